@@ -1,4 +1,4 @@
-"""8-bit integers, one f16 scale per 64 values of a head; codes are chosen against the stored scale."""
+"""8-bit integers, one f16 scale per 64 values of a head, codes against the stored scale."""
 
 from __future__ import annotations
 
