@@ -1,0 +1,1 @@
+"""Backends: each folder knows exactly one vendor and imports only ``kvcore``, never a sibling."""
