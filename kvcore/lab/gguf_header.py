@@ -51,7 +51,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Metadata by key (str, int, float, bool, list of str, or a NumPy array) and tensors by name."""
+    """Metadata by key (str, int, float, bool, list of str or NumPy array), tensors by name."""
 
     metadata: dict[str, Any]
     tensors: dict[str, TensorInfo]
@@ -62,7 +62,7 @@ class _Cursor:
 
     def __init__(self, path: Path, data: npt.NDArray[np.uint8]) -> None:
         self.path = path
-        self.view = memoryview(data)
+        self.view = data.data
         self.at = 0
 
     def fail(self, what: str, *, got: object, expected: object) -> NoReturn:
