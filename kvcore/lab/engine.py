@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from kvcore.errors import RangeError, ShapeError, message
 from kvcore.lab.config import LayerConfig, ModelConfig
+from kvcore.lab.errors import SettingError
 from kvcore.lab.layers import Rotation, gated, linear, rms_norm, rotate, rotation
 from kvcore.lab.weights import Floats, LayerWeights, Weights
 
@@ -107,7 +108,7 @@ class Session:
             Called after each chunk, in tokens.
         """
         if chunk < 1:
-            raise RangeError(message("prefill", "chunk", got=chunk, expected="1 or more"))
+            raise SettingError(message("prefill", "chunk", got=chunk, expected="1 or more"))
         hidden = np.empty((0, self.model.config.width), np.float32)
         for start in range(0, max(len(ids), 1), chunk):
             hidden = self.extend(ids[start : start + chunk])
