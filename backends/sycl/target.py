@@ -29,6 +29,7 @@ OPENCL = Target(
     local="__local {ctype} {name}[{size}];",
     local_pointer="__local {ctype} *{name}",
     table="__constant u32 {name}[{size}] = {{{words}}};",
+    restrict="restrict ",
     offsets=True,
 )
 """pyopencl: a ``cl_mem`` has no offset, so each buffer's offset travels with the values."""

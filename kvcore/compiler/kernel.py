@@ -110,8 +110,8 @@ class KernelDecl:
             raise FormatError(
                 message(self.name, "arguments share a name", got=names[1:], expected="all distinct")
             )
-        for item in (*self.buffers, *self.locals):
-            _check_ctype(self.name, item.ctype, CTYPES)
+        for ctype in [x.ctype for x in self.buffers] + [x.ctype for x in self.locals]:
+            _check_ctype(self.name, ctype, CTYPES)
         for value in self.values:
             _check_ctype(self.name, value.ctype, _VALUE_CODES)
         if not 1 <= self.lanes <= 1024:
@@ -216,5 +216,7 @@ class ArgumentPlan:
         except struct.error as error:
             got = [args[i] for i in self._values]
             types = [f"{value.ctype} {value.name}" for value in self.decl.values]
-            text = message(self.decl.name, f"a value does not fit ({error})", got=got, expected=types)
+            text = message(
+                self.decl.name, f"a value does not fit ({error})", got=got, expected=types
+            )
             raise ShapeError(text) from error

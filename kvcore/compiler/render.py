@@ -148,12 +148,10 @@ def _signature(target: Target, kernel: KernelDecl) -> str:
     struct_name = f"{kernel.symbol}_values"
     params, bound, passed = [], [], []
     for index, item in enumerate(kernel.buffers):
-        pattern = target.buffer
-        restrict = "" if item.alias else "restrict "
-        spelled = pattern.format(
+        spelled = target.buffer.format(
             const="const " if item.const else "",
             ctype=item.ctype,
-            restrict=restrict if "{restrict}" in pattern else "",
+            restrict="" if item.alias else target.restrict,
             name=item.name,
         )
         params.append(spelled)
@@ -190,6 +188,4 @@ def _pointer(target: Target, kernel: KernelDecl, name: str) -> str:
         return name
     item = next(buffer for buffer in kernel.buffers if buffer.name == name)
     const = "const " if item.const else ""
-    return (
-        f"(KC_GLOBAL {const}{item.ctype} *)((KC_GLOBAL {const}u8 *){name} + kc_values.{name}_at)"
-    )
+    return f"(KC_GLOBAL {const}{item.ctype} *)((KC_GLOBAL {const}u8 *){name} + kc_values.{name}_at)"

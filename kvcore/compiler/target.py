@@ -54,6 +54,8 @@ class Target:
         The same memory as a parameter; fields ``ctype, name``.
     table : str
         A constant array of 32-bit words; fields ``name, size, words``.
+    restrict : str
+        The word for a pointer that overlaps no other.
     offsets : bool
         Buffers arrive with a byte offset in the struct of values.
     """
@@ -73,6 +75,7 @@ class Target:
     local: str
     local_pointer: str
     table: str
+    restrict: str = ""
     offsets: bool = False
 
 
