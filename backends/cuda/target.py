@@ -22,4 +22,5 @@ CUDA = Target(
     local="__shared__ {ctype} {name}[{size}];",
     local_pointer="{ctype} *{name}",
     table="static __device__ const u32 {name}[{size}] = {{{words}}};",
+    restrict="__restrict__ ",
 )
