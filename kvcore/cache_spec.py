@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kvcore import formats
 from kvcore.errors import FormatError, message
+from kvcore.formats import get as get_format
 from kvcore.layout import Layout, StateLayout
 from kvcore.spec import BARE, GROUP_CELLS, Format, Recipe
 
@@ -76,7 +76,7 @@ class CacheSpec:
     center_key: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        fmt = self.format if isinstance(self.format, Format) else formats.get(self.format)
+        fmt = self.format if isinstance(self.format, Format) else get_format(self.format)
         recipe = _recipe(self.recipe, fmt)
 
         def put(name: str, value: object) -> None:

@@ -6,7 +6,6 @@ The layout is the same on every backend, so that a snapshot saved on one loads o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from kvcore.spec import GROUP_CELLS, SLACK, Codec
@@ -124,8 +123,18 @@ class Layout:
         return self.nbytes(self.unit_pages)
 
 
-# Columns of a state's marks, i32[B, N_MARKS].
-COMMITTED, LENGTH, K_FRONTIER, V_FRONTIER, RING_LO, CENTRED, FLAG = range(7)
+# Columns of a state's marks, i32[B, N_MARKS]. A store's cells at or beyond its frontier are not yet
+# in the bulk; its ring holds cells at or beyond its ring_lo; CENTRED is 1 once the centre is fixed.
+(
+    COMMITTED,
+    LENGTH,
+    K_FRONTIER,
+    V_FRONTIER,
+    K_RING_LO,
+    V_RING_LO,
+    CENTRED,
+    FLAG,
+) = range(8)
 N_MARKS = 8
 EVERYTHING = 2**31 - 1
 """Frontier of a store whose cells all go to the bulk at once."""
@@ -179,12 +188,6 @@ class StateLayout:
         """Return the exact slots of store "k" or "v"."""
         ring = self.ring(store)
         return self.sinks + ring if ring else 0
-
-    @cached_property
-    def horizon(self) -> int:
-        """Cells before the high-water mark that are surely still exact in every ring used."""
-        rings = [r for r in (self.ring("k"), self.ring("v")) if r]
-        return min(rings) if rings else 0
 
     def delayed(self, store: str) -> bool:
         """True if cells of the store may be quantized after they were appended.

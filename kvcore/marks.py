@@ -1,0 +1,129 @@
+"""How a sequence's marks move: pure integer rules, the same on every backend.
+
+A row of marks is ``i32[8]``, see :mod:`kvcore.layout` for its columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcore.layout import (
+    CENTRED,
+    COMMITTED,
+    EVERYTHING,
+    K_FRONTIER,
+    K_RING_LO,
+    LENGTH,
+    N_MARKS,
+    V_FRONTIER,
+    V_RING_LO,
+    StateLayout,
+)
+from kvcore.spec import GROUP_CELLS
+
+FRONTIER = {"k": K_FRONTIER, "v": V_FRONTIER}
+RING_LO = {"k": K_RING_LO, "v": V_RING_LO}
+
+
+def fresh(sl: StateLayout) -> list[int]:
+    """Return the marks of an empty sequence."""
+    row = [0] * N_MARKS
+    row[CENTRED] = int(sl.centred and not sl.center_cells)
+    for store in ("k", "v"):
+        row[FRONTIER[store]] = _frontier(sl, store, 0, bool(row[CENTRED]))
+    return row
+
+
+def _frontier(sl: StateLayout, store: str, committed: int, centred: bool) -> int:
+    """Return where the bulk of a store ends when nothing is frozen."""
+    if store == "k" and sl.center_cells and not centred:
+        return 0
+    if sl.deferred and sl.layout.codec(store).per_channel:
+        return committed // GROUP_CELLS * GROUP_CELLS
+    return EVERYTHING
+
+
+def append(row: list[int], sl: StateLayout, n_new: int, committed: int) -> list[int]:
+    """Return the marks after `n_new` cells were appended and `committed` cells are final."""
+    new = list(row)
+    new[LENGTH] += n_new
+    new[COMMITTED] = committed
+    if sl.center_cells and committed >= sl.center_cells:
+        new[CENTRED] = 1
+    for store in ("k", "v"):
+        grown = _frontier(sl, store, committed, bool(new[CENTRED]))
+        new[FRONTIER[store]] = max(row[FRONTIER[store]], grown)
+        new[RING_LO[store]] = max(row[RING_LO[store]], new[LENGTH] - sl.ring(store))
+    return new
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Truncated:
+    """Marks after a truncate, and what it cost.
+
+    Attributes
+    ----------
+    row : list of int
+    inexact : int
+        Live cells that an undisturbed cache would read exactly and this one reads from the bulk,
+        counting an open group that froze.
+    """
+
+    row: list[int]
+    inexact: int
+
+
+def truncate(row: list[int], sl: StateLayout, n: int) -> Truncated:
+    """Return the marks after all cells from `n` on are dropped (n <= length)."""
+    if n == 0:
+        return Truncated(row=fresh(sl), inexact=0)
+    new = list(row)
+    new[LENGTH] = n
+    new[COMMITTED] = min(row[COMMITTED], n)
+    if sl.center_cells and row[CENTRED] and n < sl.center_cells and _exact(row, sl, "k", 0, n):
+        new[CENTRED] = 0
+    for store in ("k", "v"):
+        new[FRONTIER[store]] = _reopened(row, new, sl, store, n)
+        new[RING_LO[store]] = min(row[RING_LO[store]], n)
+    return Truncated(row=new, inexact=_inexact(new, sl, n))
+
+
+def _exact(row: list[int], sl: StateLayout, store: str, first: int, end: int) -> bool:
+    """Return True if cells [first, end) of a store all have their exact value."""
+    return bool(sl.ring(store)) and max(first, sl.sinks) >= min(row[RING_LO[store]], end)
+
+
+def _reopened(row: list[int], new: list[int], sl: StateLayout, store: str, n: int) -> int:
+    frontier = row[FRONTIER[store]]
+    if store == "k" and sl.center_cells and not new[CENTRED]:
+        return 0
+    if not (sl.deferred and sl.layout.codec(store).per_channel) or n >= frontier:
+        return frontier
+    start = n // GROUP_CELLS * GROUP_CELLS
+    if n == start or _exact(row, sl, store, start, n):
+        return start
+    return start + GROUP_CELLS
+
+
+def _inexact(new: list[int], sl: StateLayout, n: int) -> int:
+    """Count live cells that should be exact but are read from the bulk."""
+    lost: set[int] = set()
+    for store in ("k", "v"):
+        if not sl.ring(store):
+            continue
+        should = range(max(n - sl.window, 0), n)
+        if sl.deferred and sl.layout.codec(store).per_channel:
+            should = range(min(should.start, n // GROUP_CELLS * GROUP_CELLS), n)
+        low = new[RING_LO[store]]
+        lost.update(c for c in should if sl.sinks <= c < low)
+    return len(lost)
+
+
+def reads_exact(row: list[int], sl: StateLayout, store: str, cell: int, length: int) -> bool:
+    """Return True if a query of `length` cells reads `cell` of a store from its exact slot."""
+    if not sl.ring(store):
+        return False
+    if cell < sl.sinks:
+        return True
+    member = cell >= length - sl.window or cell >= row[FRONTIER[store]]
+    return member and cell >= row[RING_LO[store]]
