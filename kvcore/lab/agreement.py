@@ -117,9 +117,10 @@ def agreement(
 
 def log_softmax(scores: npt.ArrayLike) -> Doubles:
     """Log probabilities [V] of scores [V], in float64."""
-    values = np.asarray(scores, np.float64)
+    values: Doubles = np.asarray(scores, np.float64)
     values = values - values.max()
-    return values - math.log(float(np.exp(values).sum()))
+    values -= math.log(float(np.exp(values).sum()))
+    return values
 
 
 def kl_divergence(p: Doubles, q: Doubles) -> float:

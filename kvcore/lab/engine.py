@@ -44,6 +44,10 @@ class LayerCache(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes it holds."""
+
 
 CacheFactory = Callable[[int, int, int], LayerCache]
 """Makes the cache of one layer from (layer index, KV heads, head size)."""

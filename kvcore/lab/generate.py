@@ -16,6 +16,8 @@ from kvcore.lab.errors import SettingError
 from kvcore.lab.fetch import Progress
 from kvcore.lab.load import LoadedModel
 from kvcore.lab.sampling import Sampler, Sampling
+from kvcore.lab.tokenizer import TextStream
+from kvcore.lab.weights import Floats
 
 GREEDY = Sampling()
 
@@ -120,12 +122,10 @@ def generate(
     progress : callable (what, done, total), optional
         Told about prompt tokens read.
 
-    Yields
-    ------
-    str
-        One piece per token; empty while a character is incomplete.
-    Summary
-        Once, at the end.
+    Returns
+    -------
+    iterator of str, then one Summary
+        One piece per token, empty while a character is incomplete; the work is done as it is read.
 
     Raises
     ------
@@ -142,44 +142,72 @@ def generate(
     device = kvcore.get_backend(backend) if backend is None or isinstance(backend, str) else backend
     cells = spec if isinstance(spec, kvcore.CacheSpec) else spec_for(config, spec)
     session = Session(model.model, cache_factory(config, cells, device, capacity))
-    sampler, stream = Sampler(sampling), tokenizer.stream(special=ignore_stop)
 
     def reading(done: int, total: int) -> None:
         if progress is not None:
             progress("reading the prompt", done, total)
 
-    start = time.perf_counter()
-    scores = session.prefill(ids, chunk=chunk, progress=reading)
-    prefill_seconds = time.perf_counter() - start
-    stops = frozenset() if ignore_stop else tokenizer.stop_ids
-    tokens, steps, decode_seconds, token = 0, 0, 0.0, sampler.pick(scores)
+    def run() -> Iterator[str | Summary]:
+        start = time.perf_counter()
+        scores = session.prefill(ids, chunk=chunk, progress=reading)
+        prefill_seconds = time.perf_counter() - start
+        counts = _Counts()
+        stops = frozenset[int]() if ignore_stop else tokenizer.stop_ids
+        stream = tokenizer.stream(special=ignore_stop)
+        yield from _decode(session, scores, Sampler(sampling), stream, stops, max_tokens, counts)
+        yield Summary(
+            model=config.name,
+            backend=device.name,
+            format=cells.format.name,
+            bytes_per_cell=cells.bytes_per_cell,
+            n_layers=config.n_layers,
+            capacity=capacity,
+            cache_bytes=sum(int(cache.nbytes) for cache in session.caches),
+            f16_bytes=4 * config.n_kv_heads * config.head_dim * capacity * config.n_layers,
+            prompt_tokens=len(ids),
+            prefill_seconds=prefill_seconds,
+            tokens=counts.tokens,
+            decode_steps=counts.steps,
+            decode_seconds=counts.seconds,
+            stopped=counts.stopped,
+        )
+
+    return run()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Counts:
+    """What the decode loop has done so far."""
+
+    tokens: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    stopped: bool = False
+
+
+def _decode(
+    session: Session,
+    scores: Floats,
+    sampler: Sampler,
+    stream: TextStream,
+    stops: frozenset[int],
+    max_tokens: int,
+    counts: _Counts,
+) -> Iterator[str]:
+    """Yield one piece per token and keep count."""
+    token = sampler.pick(scores)
     while token not in stops:
-        tokens += 1
+        counts.tokens += 1
         yield stream.feed(token)
-        if tokens == max_tokens:
+        if counts.tokens == max_tokens:
             break
         start = time.perf_counter()
         token = sampler.pick(session.step(token))
-        decode_seconds += time.perf_counter() - start
-        steps += 1
+        counts.seconds += time.perf_counter() - start
+        counts.steps += 1
+    counts.stopped = token in stops
     if rest := stream.finish():
         yield rest
-    yield Summary(
-        model=config.name,
-        backend=device.name,
-        format=cells.format.name,
-        bytes_per_cell=cells.bytes_per_cell,
-        n_layers=config.n_layers,
-        capacity=capacity,
-        cache_bytes=sum(int(cache.nbytes) for cache in session.caches),
-        f16_bytes=4 * config.n_kv_heads * config.head_dim * capacity * config.n_layers,
-        prompt_tokens=len(ids),
-        prefill_seconds=prefill_seconds,
-        tokens=tokens,
-        decode_steps=steps,
-        decode_seconds=decode_seconds,
-        stopped=token in stops,
-    )
 
 
 def _capacity(n_prompt: int, max_tokens: int, context: int) -> int:

@@ -8,6 +8,7 @@ package. Refused: big-endian files, versions other than 2 and 3.
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,9 @@ class _Cursor:
             dtype = np.dtype("<" + _SCALARS[item])
             start = self.skip(count * dtype.itemsize)
             return np.frombuffer(self.view, dtype=dtype, count=count, offset=start)
-        return [self.value(item) for _ in range(count)]
+        if item is GGUFValueType.ARRAY:
+            self.fail("an array", got="arrays inside", expected="scalars or strings")
+        return [self.text() for _ in range(count)]
 
 
 def read_header(path: Path, data: npt.NDArray[np.uint8]) -> Header:
@@ -155,18 +158,19 @@ def read_header(path: Path, data: npt.NDArray[np.uint8]) -> Header:
 def _tensors(cursor: _Cursor, count: int, metadata: dict[str, Any]) -> dict[str, TensorInfo]:
     """Read the tensor table and place each tensor in the file."""
     entries = [_entry(cursor) for _ in range(count)]
-    align = int(metadata.get("general.alignment", 32))
-    if align <= 0:
+    align = metadata.get("general.alignment", 32)
+    if not isinstance(align, int) or align <= 0:
         cursor.fail("the alignment", got=align, expected="a positive number")
     base = -(-cursor.at // align) * align
     tensors: dict[str, TensorInfo] = {}
     for name, shape, block, offset in entries:
         items, block_bytes = GGML_QUANT_SIZES[block]
-        n_items = int(np.prod(shape, dtype=np.uint64))
+        if name in tensors:
+            cursor.fail("tensor names", got=f"{name} twice", expected="each once")
         if shape[-1] % items:
             cursor.fail(f"rows of {name}", got=shape[-1], expected=f"a multiple of {items}")
         cursor.at = base + offset
-        start = cursor.skip(n_items // items * block_bytes)
+        start = cursor.skip(math.prod(shape) // items * block_bytes)
         tensors[name] = TensorInfo(
             name=name, shape=shape, block=block, start=start, n_bytes=cursor.at - start
         )
