@@ -119,7 +119,8 @@ class MetalDevice:
         n = buffer.nbytes - offset if nbytes is None else nbytes
         window = buffer.view(offset, n)
         self.synchronize()
-        return window.host().copy()
+        out: npt.NDArray[np.uint8] = window.host().copy()
+        return out
 
     def fill(
         self, buffer: MetalBuffer, byte: int, nbytes: int | None = None, offset: int = 0
