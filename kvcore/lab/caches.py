@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import kvcore
 from kvcore.errors import ShapeError, message
 from kvcore.lab.config import ModelConfig
 from kvcore.lab.engine import CacheFactory, LayerCache
+from kvcore.lab.weights import Floats
 
 
 def spec_for(config: ModelConfig, format: Any, **overrides: Any) -> kvcore.CacheSpec:
@@ -29,6 +32,42 @@ def spec_for(config: ModelConfig, format: Any, **overrides: Any) -> kvcore.Cache
     return kvcore.CacheSpec(
         format=format, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim, **overrides
     )
+
+
+class HostCache:
+    """A kvcore cache whose answers come back as NumPy arrays, whatever device it is on."""
+
+    def __init__(self, cache: kvcore.KVCache) -> None:
+        self.cache = cache
+
+    def append(self, k: Floats, v: Floats) -> None:
+        """Store the next T cells."""
+        self.cache.append(k, v)
+
+    def attend(
+        self,
+        q: Floats,
+        *,
+        k: Floats | None = None,
+        v: Floats | None = None,
+        scale: float | None = None,
+        window: int | None = None,
+    ) -> Floats:
+        """Attend from the last T positions; see `kvcore.KVCache.attend`."""
+        out = self.cache.attend(q, k=k, v=v, scale=scale, window=window)
+        return np.asarray(self.cache.backend.to_host(out), np.float32)
+
+    def truncate(self, n: int) -> int:
+        """Drop the cells from n on; returns how many live ones became inexact."""
+        return self.cache.truncate(n)
+
+    def __len__(self) -> int:
+        return len(self.cache)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of pages, exact cells and bookkeeping."""
+        return self.cache.nbytes
 
 
 def cache_factory(
@@ -58,7 +97,6 @@ def cache_factory(
         raise ShapeError(message("caches", what, got=got, expected=expected, fix=fix))
 
     def make(layer: int, n_kv_heads: int, head_dim: int) -> LayerCache:
-        cache: LayerCache = backend.cache(spec, capacity=capacity)
-        return cache
+        return HostCache(backend.cache(spec, capacity=capacity))
 
     return make

@@ -180,8 +180,8 @@ class Session:
         q, k, v = rotate(q, turn), rotate(k, turn), np.ascontiguousarray(v)
         cache.append(k, v)
         own = {} if as_stored else {"k": k, "v": v}
-        mixed = cache.attend(q, scale=c.softmax_scale, window=layer.window, **own)
-        out = linear(np.asarray(mixed, np.float32).reshape(len(x), -1), w.attn_out)
+        mixed: Floats = cache.attend(q, scale=c.softmax_scale, window=layer.window, **own)
+        out = linear(mixed.reshape(len(x), -1), w.attn_out)
         return out if w.attn_post_norm is None else rms_norm(out, w.attn_post_norm, c.norm_eps)
 
     def _rotations(self, start: int, count: int) -> dict[LayerConfig, Rotation]:
