@@ -21,6 +21,8 @@ from tests.shims.intel import EXACT, FAST, Runtime, garbage, intel_runtime
 
 __version__ = "0 (stand-in)"
 counts = {"alloc": 0, "synchronize": 0, "launch": 0}
+_EXACT = (EXACT,)
+_FAST = (FAST, "-DSHIM_CONTRACT")
 _MAX_THREADS = 1024
 _MAX_SHARED = 48 * 1024
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -144,9 +146,9 @@ class Function:
 
 class Module:
     def load(self, image: bytes) -> None:
-        runtime = _intel()
-        text, self._bounds = translate(image.decode())
-        self._program = runtime.build(text, EXACT)
+        fast, _, text = image.decode().partition("\n")
+        translated, self._bounds = translate(text)
+        self._program = _intel().build(translated, *(_FAST if fast == "fast" else _EXACT))
 
     def get_function(self, name: str) -> Function:
         if name not in self._bounds:
@@ -160,15 +162,15 @@ class TextCompiler:
     version = (0, 0)
 
     def __init__(self, *, fast: bool = False) -> None:
-        self._options = (FAST, "-DSHIM_CONTRACT") if fast else (EXACT,)
+        self._mode = "fast" if fast else "exact"
 
     def compile(self, source: Source, _architecture: str) -> bytes:
         runtime = _intel()
         try:
-            runtime.build(translate(source.text)[0], *self._options)
+            runtime.build(translate(source.text)[0], *_EXACT)
         except runtime.cl.RuntimeError as error:
             raise build_error(source, "the CUDA shim", str(error)) from error
-        return source.text.encode()
+        return f"{self._mode}\n{source.text}".encode()
 
 
 class ndarray:
