@@ -93,7 +93,8 @@ class NaiveModel:
             xs = [x + y for x, y in zip(xs, self.attention(xs, layer), strict=True)]
             xs = [x + self.feed_forward(x, layer) for x in xs]
         xs = [self.norm(x, "output_norm") for x in xs]
-        return np.array([self.tensors["token_embd.weight"] @ x for x in xs])
+        head = self.tensors.get("output.weight", self.tensors["token_embd.weight"])
+        return np.array([head @ x for x in xs])
 
 
 def float32_bound(logits: np.ndarray) -> float:

@@ -117,6 +117,8 @@ def shapes(arch: str, n_vocab: int) -> dict[str, tuple[int, ...]]:
     """Every tensor of a model and its shape, rows first."""
     q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
     out = {"token_embd.weight": (n_vocab, WIDTH), "output_norm.weight": (WIDTH,)}
+    if arch == "llama":  # the other two tie the head to the embedding
+        out["output.weight"] = (n_vocab, WIDTH)
     for i in range(N_LAYERS):
         layer = {
             "attn_norm.weight": (WIDTH,),
