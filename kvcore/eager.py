@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvcore.addressing import locate, scale_place
-from kvcore.numerics import F16, F16_NAN, F32, Array, sequential_sum, squares, to_f16
+from kvcore.numerics import F16, F16_NAN, F32, F32_MAX, Array, sequential_sum, squares, to_f16
 from kvcore.pool import Pool
 from kvcore.quantize import apply_gain, choose_codes, pack, remove_gain, rms, zero_code
 from kvcore.spec import GROUP_CELLS
@@ -85,4 +85,5 @@ def partial_scale(x: F32, previous: F16 | None, rule: str) -> F16:
     total = sequential_sum(squares(x))
     with np.errstate(over="ignore", invalid="ignore"):
         prior = np.float32(GROUP_CELLS - n) * squares(previous.astype(np.float32))
-        return to_f16(np.sqrt((total + prior) / np.float32(GROUP_CELLS)))
+        root = np.sqrt((total + prior) / np.float32(GROUP_CELLS))
+        return to_f16(np.minimum(root, F32_MAX))

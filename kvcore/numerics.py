@@ -18,6 +18,7 @@ I32 = npt.NDArray[np.int32]
 Array = npt.NDArray[Any]
 
 F16_NAN = 0x7E00
+F32_MAX = np.finfo(np.float32).max
 BF16_MAX = 0x7F7F
 
 

@@ -13,6 +13,7 @@ from kvcore.numerics import (
     F16,
     F16_NAN,
     F32,
+    F32_MAX,
     U8,
     from_bf16,
     sequential_sum,
@@ -31,7 +32,7 @@ def level_table(codec: Codec) -> F32:
     n = 2**codec.bits
     if codec.signed:
         return np.arange(n, dtype=np.uint8).view(np.int8).astype(np.float32)
-    table = np.zeros(n, np.float32)
+    table: F32 = np.zeros(n, np.float32)
     table[: len(codec.levels)] = np.asarray(codec.levels, np.float64)
     return table
 
@@ -95,19 +96,26 @@ def _statistic(codec: Codec, x: F32) -> F32:
 
 
 def rms(x: F32, axis: int, count: int | None = None) -> F32:
-    """Return sqrt(sum of squares / count) in float32, squares summed in ascending order."""
+    """Return sqrt(sum of squares / count) in float32, squares summed in ascending order.
+
+    A sum that overflows gives the largest float32, which saturates as a scale.
+    """
     n = np.float32(x.shape[axis] if count is None else count)
     total = sequential_sum(squares(x), axis)
-    return np.sqrt(total / n)
+    return np.asarray(np.minimum(np.sqrt(total / n), F32_MAX), np.float32)
 
 
 def unbiased(codec: Codec, x: F32, codes: U8, scale: F16, axis: int) -> F16:
-    """Return f16(sum x^2 / sum x*level) along `axis`; `scale` where that sum is not positive."""
+    """Return f16(sum x^2 / sum x*level) along `axis`; `scale` where that sum is not positive.
+
+    A quotient that overflows, or whose sums do, saturates.
+    """
     levels = level_table(codec)[codes]
     with np.errstate(all="ignore"):
         top = sequential_sum(squares(x), axis)
         bottom = sequential_sum(x * levels, axis)
-        found = to_f16(top / bottom)
+        quotient = top / bottom
+        found = to_f16(np.where(quotient < np.inf, quotient, F32_MAX))
     return np.where(bottom > 0, found, scale)
 
 
