@@ -105,10 +105,13 @@ class CudaDevice:
         self._device = cupy.cuda.Device(index)
         self._runtime = cupy.cuda.runtime
         self._stream = cupy.cuda.get_current_stream
-        name = self._runtime.getDeviceProperties(index)["name"]
+        try:
+            name = self._runtime.getDeviceProperties(index)["name"]
+            self.architecture = f"sm_{self._device.compute_capability}"
+            self._driver = int(self._runtime.driverGetVersion())
+        except self._runtime.CUDARuntimeError as error:
+            raise BackendUnavailable(f"[cuda] device {index}: {error}") from error
         self.name = name.decode() if isinstance(name, bytes) else str(name)
-        self.architecture = f"sm_{self._device.compute_capability}"
-        self._driver = int(self._runtime.driverGetVersion())
         self._compiler = compiler or _default_compiler(self._driver // 1000)
         self._build = Builder[CudaProgram](self, cache or DiskCache())
 

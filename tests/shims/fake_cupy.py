@@ -230,6 +230,7 @@ cuda = SimpleNamespace(
     driver=SimpleNamespace(CUDADriverError=CUDADriverError),
     function=SimpleNamespace(Module=Module),
     runtime=SimpleNamespace(
+        CUDARuntimeError=CUDADriverError,
         driverGetVersion=lambda: 13000,
         getDeviceCount=lambda: 1,
         getDeviceProperties=lambda _: {"name": b"CUDA text on Intel's CPU runtime"},
