@@ -39,16 +39,18 @@ def append_eager(pool: Pool, table: Array, store: str, cells: Array, x: F32) -> 
         page, slot = locate(layout, table, cells[inside])
         unit, line = (int(a[0]) for a in scale_place(layout, page[:1], slot[:1]))
         values = x[inside]
-        finite = np.isfinite(values).all(axis=0)
-        safe = np.where(finite, values, np.float32(0))
         if first <= start:
+            finite = np.isfinite(values).all(axis=0)
+            safe = np.where(finite, values, np.float32(0))
             previous = _previous(pool, table, store, start, gain)
             base = partial_scale(safe, previous, layout.rule)
             stored = np.where(
                 finite, apply_gain(base, gain).view(np.uint16), np.uint16(F16_NAN)
             ).view(np.float16)
             scales[unit, :, line] = stored
-        else:
+        else:  # the stored scale stays: a non-finite value takes the code of 0
+            finite = np.ones(values.shape[1:], np.bool_)
+            safe = np.where(np.isfinite(values), values, np.float32(0))
             base = remove_gain(scales[unit, :, line], gain)
         chosen = choose_codes(codec, safe, base.astype(np.float32))
         chosen = np.where(finite, chosen, np.uint8(zero_code(codec)))
@@ -75,7 +77,7 @@ def partial_scale(x: F32, previous: F16 | None, rule: str) -> F16:
         Un-gained scale of the group before.
     rule : {"shrink", "n", "old"}
         sqrt((ss + (32 - n) prev^2) / 32), sqrt(ss / n) or sqrt(ss / 32); with no group before,
-        "shrink" is "n".
+        or one that stores NaN, "shrink" is "n".
     """
     n = x.shape[0]
     if n == GROUP_CELLS or rule == "old":

@@ -1,0 +1,201 @@
+/* attention: each group of lanes takes HEADS query heads of one KV head over SPLIT cells; a second
+   kernel merges the splits in order. Which lane sums what is fixed, so the bits are too. */
+#include "codec.h"
+#include "cells.h"
+
+#define MASKED 0
+#define OWN 1
+#define EXACT 2
+#define BULK 3
+#define LOWEST (-3.0e38f)
+
+/* One value of a cell, from the place that was found for it. */
+KC_FN f32 read_value(const i32 s, const i32 where, const i64 row, const i64 line, const i32 head,
+                     const i32 d, const i32 n_heads, KC_GLOBAL const f32 *own,
+                     KC_GLOBAL const f16 *slots, KC_GLOBAL const u8 *codes,
+                     KC_GLOBAL const f16 *scales)
+{
+    if (where == OWN)
+        return own[(row * n_heads + head) * DIM(s) + d];
+    if (where == EXACT)
+        return kc_h2f(slots[(row * n_heads + head) * DIM(s) + d]);
+    if (where == BULK)
+        return bulk_value(s, codes, scales, row, line, d);
+    return 0.0f;
+}
+
+KC_ENTRY(split)
+{
+    const i32 chunk = gx % N_CHUNKS, head = gx / N_CHUNKS % n_heads;
+    const i32 part = gy, t = gz % n_tokens, b = gz / n_tokens;
+    const i32 n_queries = n_heads * GROUP_HEADS;
+    const i32 first_query = head * GROUP_HEADS + chunk * HEADS;
+    const i32 left = GROUP_HEADS - chunk * HEADS;
+    const i32 mine = left < HEADS ? left : HEADS;
+    KC_GLOBAL const i32 *row = marks + b * N_MARKS;
+    KC_GLOBAL const i32 *pages = table + (i64)b * n_pages_each;
+    const i32 last = per_query ? lengths[b * n_tokens + n_tokens - 1] : lengths[b];
+    i32 length = per_query ? lengths[b * n_tokens + t] : lengths[b] - (n_tokens - 1 - t);
+    length = length < 0 ? 0 : length;
+    const i32 own_start = has_own ? last - n_tokens : 0x7fffffff;
+    const i32 low = limit > 0 && length > limit ? length - limit : 0;
+    const i32 n_listed = has_ids ? n_ids : length;
+    const i32 end = (part + 1) * SPLIT < n_listed ? (part + 1) * SPLIT : n_listed;
+    f32 acc[N_ACC];
+    f32 m = LOWEST, l = 0.0f; /* of query head `lane`, in the first HEADS lanes */
+    for (i32 i = 0; i < N_ACC; i++)
+        acc[i] = 0.0f;
+    for (i32 base = part * SPLIT; base < end; base += TILE) {
+        KC_BARRIER();
+        if (lane < TILE) {
+            i32 cell = base + lane < end ? base + lane : -1;
+            if (has_ids && cell >= 0)
+                cell = ids[((i64)b * (ids_per_query ? n_tokens : 1) + (ids_per_query ? t : 0)) *
+                               n_ids + cell];
+            if (cell < -1 || cell >= length) {
+                if (base + lane < end)
+                    errors[0] = 1;
+                cell = -1;
+            }
+            i32 k_where = MASKED, v_where = MASKED;
+            i64 k_row = 0, v_row = 0, k_line = 0, v_line = 0;
+            if (cell >= low && cell >= 0) {
+                i32 page = -1;
+                if (cell / page_size < n_pages_each)
+                    page = pages[cell / page_size];
+                if (page >= 0) {
+                    k_where = BULK;
+                    v_where = BULK;
+                    k_row = code_row(page, head, cell, n_heads, page_size);
+                    v_row = k_row;
+                    k_line = channel_row(page, head, cell, n_heads, page_size);
+                    v_line = k_line;
+                }
+                if (has_state && reads_exact(0, row, cell, length, sinks, window, k_ring)) {
+                    k_where = EXACT;
+                    k_row = (i64)b * n_k_slots + exact_slot(cell, sinks, k_ring);
+                }
+                if (has_state && reads_exact(1, row, cell, length, sinks, window, v_ring)) {
+                    v_where = EXACT;
+                    v_row = (i64)b * n_v_slots + exact_slot(cell, sinks, v_ring);
+                }
+                if (cell >= own_start) {
+                    k_where = OWN;
+                    v_where = OWN;
+                    k_row = (i64)b * n_tokens + cell - own_start;
+                    v_row = k_row;
+                }
+            }
+            const i32 seen = k_where != MASKED && v_where != MASKED;
+            where[lane] = seen ? k_where : MASKED;
+            where[TILE + lane] = seen ? v_where : MASKED;
+            place[lane] = k_row;
+            place[TILE + lane] = v_row;
+            place[2 * TILE + lane] = k_line;
+            place[3 * TILE + lane] = v_line;
+        }
+        KC_BARRIER();
+        for (i32 i = lane; i < TILE * K_DIM; i += 64) {
+            const i32 c = i / K_DIM, d = i % K_DIM;
+            f32 x = read_value(0, where[c], place[c], place[2 * TILE + c], head, d, n_heads, own_k,
+                               k_slots, k_codes, k_scales);
+            if (CENTRE && where[c] == BULK)
+                x = x + kc_h2f(centre[((i64)b * n_heads + head) * K_DIM + d]);
+            tile[i] = x;
+        }
+        KC_BARRIER();
+        for (i32 i = lane; i < mine * TILE; i += 64) {
+            const i32 r = i / TILE, c = i % TILE;
+            f32 s = LOWEST;
+            if (where[c] != MASKED) {
+                KC_GLOBAL const f32 *query =
+                    q + (((i64)b * n_tokens + t) * n_queries + first_query + r) * K_DIM;
+                f32 dot = 0.0f;
+                for (i32 d = 0; d < K_DIM; d++)
+                    dot = dot + query[d] * tile[c * K_DIM + d];
+                s = dot * scale;
+                if (softcap > 0.0f) {
+                    const f32 x = kc_div(s, softcap);
+                    const f32 e = kc_exp(-2.0f * kc_abs(x));
+                    const f32 y = softcap * kc_div(1.0f - e, 1.0f + e);
+                    s = x < 0.0f ? -y : (x >= 0.0f ? y : x);
+                }
+            }
+            weights[i] = s;
+        }
+        KC_BARRIER();
+        if (lane < mine) {
+            f32 top = m;
+            for (i32 c = 0; c < TILE; c++)
+                top = kc_max(top, weights[lane * TILE + c]);
+            const f32 shrink = kc_exp(m - top);
+            f32 total = 0.0f;
+            for (i32 c = 0; c < TILE; c++) {
+                const f32 p = where[c] != MASKED ? kc_exp(weights[lane * TILE + c] - top) : 0.0f;
+                weights[lane * TILE + c] = p;
+                total = total + p;
+            }
+            l = l * shrink + total;
+            m = top;
+            shrinks[lane] = shrink;
+        }
+        KC_BARRIER();
+        for (i32 i = lane; i < TILE * V_DIM; i += 64) {
+            const i32 c = i / V_DIM, d = i % V_DIM;
+            tile[i] = read_value(1, where[TILE + c], place[TILE + c], place[3 * TILE + c], head, d,
+                                 n_heads, own_v, v_slots, v_codes, v_scales);
+        }
+        KC_BARRIER();
+        for (i32 i = 0; i < N_ACC; i++) {
+            const i32 item = i * 64 + lane;
+            if (item < mine * V_DIM) {
+                const i32 r = item / V_DIM, d = item % V_DIM;
+                f32 sum = acc[i] * shrinks[r];
+                for (i32 c = 0; c < TILE; c++)
+                    if (where[c] != MASKED)
+                        sum = sum + weights[r * TILE + c] * tile[c * V_DIM + d];
+                acc[i] = sum;
+            }
+        }
+    }
+    const i64 at = (((i64)b * n_tokens + t) * n_splits + part) * n_queries + first_query;
+    for (i32 i = 0; i < N_ACC; i++) {
+        const i32 item = i * 64 + lane;
+        if (item < mine * V_DIM)
+            partial[at * V_DIM + item] = acc[i];
+    }
+    if (lane < mine) {
+        sums[(at + lane) * 2] = m;
+        sums[(at + lane) * 2 + 1] = l;
+    }
+}
+
+/* One group of lanes a query head: splits in ascending order; nothing seen gives 0 and -inf. */
+KC_ENTRY(merge)
+{
+    const i32 head = gx, query = gy;
+    f32 top = LOWEST;
+    for (i32 p = 0; p < n_splits; p++) {
+        const i64 at = ((i64)query * n_splits + p) * n_queries + head;
+        if (sums[at * 2 + 1] != 0.0f)
+            top = kc_max(top, sums[at * 2]);
+    }
+    f32 total = 0.0f;
+    for (i32 p = 0; p < n_splits; p++) {
+        const i64 at = ((i64)query * n_splits + p) * n_queries + head;
+        if (sums[at * 2 + 1] != 0.0f)
+            total = total + sums[at * 2 + 1] * kc_exp(sums[at * 2] - top);
+    }
+    const i64 to = (i64)query * n_queries + head;
+    for (i32 d = lane; d < V_DIM; d += 64) {
+        f32 sum = 0.0f;
+        for (i32 p = 0; p < n_splits; p++) {
+            const i64 at = ((i64)query * n_splits + p) * n_queries + head;
+            if (sums[at * 2 + 1] != 0.0f)
+                sum = sum + partial[at * V_DIM + d] * kc_exp(sums[at * 2] - top);
+        }
+        out[to * V_DIM + d] = total != 0.0f ? kc_div(sum, total) : 0.0f;
+    }
+    if (lane == 0)
+        lse[to] = total != 0.0f ? top + kc_log(total) : kc_as_f32(0xff800000u);
+}
