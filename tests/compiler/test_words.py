@@ -14,7 +14,7 @@ from kvcore.backends.sycl.target import OPENCL
 from kvcore.compiler.render import Source
 from tests.compiler.declarations import run_elementwise, source_of
 from tests.shims import fake_cupy, fake_metal
-from tests.shims.devices import open_device
+from tests.shims.devices import TARGETS, open_device
 
 F32 = npt.NDArray[np.float32]
 Executing = tuple[Any, str]
@@ -112,8 +112,7 @@ def test_log_has_the_same_bits_on_every_target() -> None:
         ]
     )
     seen = {}
-    for name, target in (("opencl", "opencl"), ("pocl", "opencl"), ("cuda-text", "cuda"),
-                         ("metal-text", "metal"), ("dpctl", "sycl")):  # fmt: skip
+    for name, target in TARGETS.items():
         device = open_device(name)
         if not isinstance(device, str):
             got = run_elementwise(device, source_of("words", target), "unary", [x], 6, np.float32)

@@ -1,4 +1,4 @@
-"""Every device that can execute a body on this machine, stand-ins included, by test id."""
+"""Every device that can execute a body on this machine, by test id; ``-text`` are stand-ins."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from kvcore.compiler.device import Found
 from tests.shims import fake_cupy, fake_metal
 from tests.shims.intel import intel_runtime
 
-IDS = ("dpctl", "opencl", "pocl", "cuda-text", "metal-text")
+IDS = ("dpctl", "opencl", "pocl", "cuda-text", "metal-text", "cuda", "metal")
 TARGETS = {
     "dpctl": "sycl",
     "opencl": "opencl",
     "pocl": "opencl",
     "cuda-text": "cuda",
     "metal-text": "metal",
+    "cuda": "cuda",
+    "metal": "metal",
 }
 
 
@@ -71,6 +73,20 @@ def _metal_text() -> Any:
         _restore("Metal", real)
 
 
+def _cuda() -> Any:
+    from kvcore.backends.cuda.device import CudaDevice, cuda_devices
+
+    found = cuda_devices()[0]
+    return CudaDevice(found.handle) if found.usable else found.reason
+
+
+def _metal() -> Any:
+    from kvcore.backends.metal.device import MetalDevice, metal_devices
+
+    found = metal_devices()[0]
+    return MetalDevice(found.handle) if found.usable else found.reason
+
+
 def _restore(name: str, module: Any) -> None:
     if module is None:
         del sys.modules[name]
@@ -84,4 +100,6 @@ _OPENERS: dict[str, Callable[[], Any]] = {
     "pocl": lambda: _opencl(lambda f: "Portable" in f.name, "PoCL is not installed"),
     "cuda-text": _cuda_text,
     "metal-text": _metal_text,
+    "cuda": _cuda,
+    "metal": _metal,
 }
