@@ -82,8 +82,9 @@ def test_generate_streams_the_same_text_and_its_bytes_are_the_planned_ones(smoll
     assert summary.cache_bytes == planned.total
 
 
-# The text was not used to choose any recipe. Margins: a third under what was measured once.
-@pytest.mark.parametrize(("format", "least"), [("int8", 0.95), ("q4_0", 0.85), ("q2k", 0.75)])
+# The text was not used to choose any recipe. Measured once: q4_0 0.990, q2k 0.885; one position
+# is 0.010, and a changed rounding may flip several of them in a 2-bit cache.
+@pytest.mark.parametrize(("format", "least"), [("int8", 0.97), ("q4_0", 0.93), ("q2k", 0.80)])
 def test_quantized_caches_agree_with_f32_on_an_unseen_text(smollm2, format, least):
     text = (Path(__file__).parent / "unseen_text.txt").read_text(encoding="utf-8")
     ids = smollm2.tokenizer.encode(text)[: 512 + 96 + 1]
