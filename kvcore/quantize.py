@@ -86,7 +86,7 @@ def _statistic(codec: Codec, x: F32) -> F32:
     rule = codec.scale.rule
     divisor = np.float32(codec.scale.divisor)
     if rule is Rule.RMS:
-        return rms(x, axis=-1) / divisor
+        return np.asarray(rms(x, axis=-1) / divisor, np.float32)
     size = np.abs(x)
     top = size.max(axis=-1)
     if rule is Rule.SIGNED_ABSMAX:
@@ -137,16 +137,16 @@ def encode_rows(codec: Codec, x: F32, gain: object = 1.0) -> tuple[U8, F16 | Non
     x = np.ascontiguousarray(x, np.float32)
     if codec.scale is None:
         return _encode_floats(codec, x), None
-    groups = x.reshape(*x.shape[:-1], -1, codec.scale.group)
+    groups = x.reshape(*x.shape[:-1], x.shape[-1] // codec.scale.group, codec.scale.group)
     finite = np.isfinite(groups).all(axis=-1)
-    safe = np.where(finite[..., None], groups, np.float32(0))
+    safe = np.where(np.expand_dims(finite, -1), groups, np.float32(0))
     exact = _statistic(codec, safe)
     stored = to_f16(exact)
     against = stored.astype(np.float32) if codec.scale.stored else exact
     codes = choose_codes(codec, safe, against[..., None])
     if gain == "unbiased":
         stored = unbiased(codec, safe, codes, stored, -1)
-    codes = np.where(finite[..., None], codes, np.uint8(zero_code(codec)))
+    codes = np.where(np.expand_dims(finite, -1), codes, np.uint8(zero_code(codec)))
     scales = np.where(finite, stored.view(np.uint16), np.uint16(F16_NAN)).view(np.float16)
     return pack(codec, codes.reshape(x.shape)), scales
 
@@ -188,7 +188,8 @@ def decode_rows(codec: Codec, codes: U8, scales: F16 | None, head_dim: int) -> F
     with np.errstate(invalid="ignore"):
         if codec.per_channel:
             return values * s
-        grouped = values.reshape(*values.shape[:-1], -1, codec.scale.group) * s[..., None]
+        n_groups = head_dim // codec.scale.group
+        grouped = values.reshape(*values.shape[:-1], n_groups, codec.scale.group) * s[..., None]
     return grouped.reshape(values.shape)
 
 
@@ -198,10 +199,11 @@ def pack(codec: Codec, codes: U8) -> U8:
         return codes
     if codec.packing is Packing.HALVES:
         assert codec.scale is not None
-        half = codec.scale.group // 2
-        pairs = codes.reshape(*codes.shape[:-1], -1, 2, half)
-        return (pairs[..., 0, :] | pairs[..., 1, :] << 4).reshape(*codes.shape[:-1], -1)
-    fields = codes.reshape(*codes.shape[:-1], -1, 8 // codec.bits)
+        lead, d, half = codes.shape[:-1], codes.shape[-1], codec.scale.group // 2
+        pairs = codes.reshape(*lead, d // (2 * half), 2, half)
+        return (pairs[..., 0, :] | pairs[..., 1, :] << 4).reshape(*lead, d // 2)
+    per_byte = 8 // codec.bits
+    fields = codes.reshape(*codes.shape[:-1], codes.shape[-1] // per_byte, per_byte)
     out = np.zeros(fields.shape[:-1], np.uint8)
     for i in range(fields.shape[-1]):
         out |= fields[..., i] << np.uint8(codec.bits * i)
@@ -214,7 +216,8 @@ def unpack(codec: Codec, packed: U8, head_dim: int) -> U8:
         return packed
     if codec.packing is Packing.HALVES:
         assert codec.scale is not None
-        halves = packed.reshape(*packed.shape[:-1], -1, codec.scale.group // 2)
+        half = codec.scale.group // 2
+        halves = packed.reshape(*packed.shape[:-1], head_dim // (2 * half), half)
         both = np.stack([halves & 15, halves >> 4], axis=-2)
         return both.reshape(*packed.shape[:-1], head_dim)
     mask = np.uint8(2**codec.bits - 1)
