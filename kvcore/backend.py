@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -51,6 +51,17 @@ class Backend:
 
     name: ClassVar[str] = ""
     arrays: Arrays = HOST
+
+    if TYPE_CHECKING:  # every backend has the declared ops: the link check sees to it
+        rotate: Callable[..., Any]
+        append: Callable[..., None]
+        gather: Callable[..., tuple[Any, Any]]
+        attention: Callable[..., Any]
+        restore: Callable[..., None]
+        ring_table: Callable[..., Any]
+        move: Callable[..., None]
+        resolve: Callable[..., Any]
+        select: Callable[..., tuple[Any, Any]]
 
     @classmethod
     def probe(cls) -> Availability:
@@ -198,11 +209,18 @@ class Backend:
         self.require(spec)
         return KVCache(self, spec, capacity)
 
-    def load(self, snapshot: bytes) -> Any:
-        """Return a new cache from the bytes of :meth:`kvcore.KVCache.snapshot`."""
+    def load(self, snapshot: bytes, capacity: int | None = None) -> Any:
+        """Return a new cache from the bytes of :meth:`kvcore.KVCache.snapshot`.
+
+        Parameters
+        ----------
+        snapshot : bytes
+        capacity : int, optional
+            Cells; by default those of the saved cache, whose pages are taken as cells arrive.
+        """
         from kvcore.snapshot import load_new
 
-        return load_new(self, snapshot)
+        return load_new(self, snapshot, capacity)
 
     # -- what it can do -------------------------------------------------------------------
 

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvcore import marks as rules
+from kvcore.basis import Basis
 from kvcore.cache_spec import CacheSpec
 from kvcore.errors import RangeError, ShapeError, message
-from kvcore.layout import COMMITTED, LENGTH
+from kvcore.layout import CENTRED, COMMITTED, LENGTH
+from kvcore.locks import SharedLock
 from kvcore.numerics import F32, Array
+from kvcore.pages import Pages, checked_cells
 from kvcore.pool import Pool, State
 from kvcore.spec import MAX_DRAFT
 
 if TYPE_CHECKING:
     from kvcore.backend import Backend
-
-
-@dataclass(kw_only=True, slots=True)
-class Pages:
-    """The pool a family of forks shares, and how many caches use each of its units."""
-
-    pool: Pool
-    users: Array  # i64[units]
-
-    def free(self) -> Array:
-        """Return the units that nobody uses, ascending."""
-        return np.flatnonzero(self.users == 0)
+    from kvcore.snapshot import Image, Incremental
 
 
 class KVCache:
     """One sequence's K and V in one layer. Made by ``backend.cache(spec, capacity)``.
 
     Takes and returns values of the model's own basis: rotation and centring stay inside.
+    One thread may write while others read: a reader waits for the writer, and the writer for the
+    readers before it. Forks may be used from different threads; their writes take turns.
 
     Parameters
     ----------
@@ -42,6 +36,9 @@ class KVCache:
     spec : CacheSpec
     capacity : int
         Cells; rounded up to whole units of pages.
+    reserve : int, optional
+        Cells whose pages are taken at once, the rest when they are written: all of them by
+        default.
 
     Attributes
     ----------
@@ -49,21 +46,36 @@ class KVCache:
         Cells that fit.
     """
 
-    def __init__(self, backend: Backend, spec: CacheSpec, capacity: int) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer) or capacity < 1:
+    def __init__(
+        self, backend: Backend, spec: CacheSpec, capacity: int, reserve: int | None = None
+    ) -> None:
+        whole = isinstance(capacity, int | np.integer) and not isinstance(capacity, bool)
+        if not whole or not 1 <= capacity < 2**31:
             raise ShapeError(
-                message("cache", "capacity is not usable", got=capacity, expected="an integer >= 1")
+                message(
+                    "cache", "capacity is not usable", got=capacity, expected="1 <= cells < 2**31"
+                )
             )
         self.backend, self.spec = backend, spec
         layout = spec.layout
-        n_pages = layout.pages_for(int(capacity))
-        pool = backend.pool(layout, n_pages)
-        units = n_pages // layout.unit_pages
-        self._pages = Pages(pool=pool, users=np.ones(units, np.int64))
-        self._units = np.arange(units)
-        self._state = backend.state(spec.state_layout, 1, self._stored_centre())
+        self.capacity = layout.pages_for(int(capacity)) * layout.page_size
+        held = self.capacity if reserve is None else min(reserve, self.capacity)
+        units = layout.pages_for(held) // layout.unit_pages
+        self._pages = self._new_pages(units)
+        self._set_units(self._pages.take(units))
+        self._basis = Basis(backend=backend, spec=spec)
+        self._state = backend.state(spec.state_layout, 1, self._basis.centre())
         self._row = rules.fresh(spec.state_layout)
-        self.capacity = n_pages * layout.page_size
+        self._lock = SharedLock()
+        self._saved: tuple[bytes, int] = (b"", 0)
+
+    def _new_pages(self, units: int) -> Pages:
+        return Pages(self.backend, self.spec.layout, units, elastic=True)
+
+    def __del__(self) -> None:
+        units = getattr(self, "_units", None)
+        if units is not None and units.size and not sys.is_finalizing():
+            self._pages.drop(units)
 
     # -- facts ----------------------------------------------------------------------------
 
@@ -75,6 +87,11 @@ class KVCache:
     def committed(self) -> int:
         """Cells that are final."""
         return self._row[COMMITTED]
+
+    @property
+    def marks(self) -> tuple[int, ...]:
+        """The eight marks of :mod:`kvcore.layout`, as the host knows them."""
+        return tuple(self._row)
 
     @property
     def pool(self) -> Pool:
@@ -89,28 +106,16 @@ class KVCache:
     @property
     def nbytes(self) -> int:
         """Bytes of its pages, exact cells, centre and marks (shared pages counted in full)."""
-        return self.spec.layout.nbytes(self._n_pages()) + self._state.nbytes
+        return self.spec.layout.nbytes(len(self._table)) + self._state.nbytes
 
     @property
     def table(self) -> Array:
         """Page table, i32[blocks]."""
-        u = self.spec.layout.unit_pages
-        pages = self._units[:, None] * u + np.arange(u)
-        return pages.reshape(-1).astype(np.int32)
+        return self._table
 
-    def _n_pages(self) -> int:
-        return len(self._units) * self.spec.layout.unit_pages
-
-    def _stored_centre(self) -> F32 | None:
-        if isinstance(self.spec.k_center, str):
-            return None
-        centre = self.spec.k_center
-        if self.spec.format.rotate_k:
-            centre = self.backend.to_host(self.backend.rotate(self._asarray(centre, "k_center")))
-        return np.asarray(centre, np.float32)
-
-    def _asarray(self, x: Any, name: str) -> Any:
-        return self.backend.arrays.asarray(x, "float", "cache", name)
+    def _set_units(self, units: Array) -> None:
+        self._units = units
+        self._table = self._pages.pages_of(units)
 
     # -- writing --------------------------------------------------------------------------
 
@@ -130,56 +135,28 @@ class KVCache:
         ShapeError, RangeError
             Before anything is written; RangeError if the capacity is exceeded.
         """
-        k, v = self._chunk(k, v)
+        k, v = self._basis.chunk("append", k, v)
         steps = int(k.shape[0])
-        start = len(self)
-        if start + steps > self.capacity:
+        with self._lock.writing():
+            start = len(self)
+            self._check_room(start + steps)
+            self._check_draft(steps, draft)
+            if steps == 0:
+                return
+            k, v = self._basis.stored(k, v)
+            self._write(start, k, v, self.committed if draft else start + steps)
+
+    def _check_room(self, end: int) -> None:
+        if end > self.capacity:
             raise RangeError(
                 message(
                     "append",
                     "the cache is full",
-                    got=start + steps,
+                    got=end,
                     expected=f"at most {self.capacity} cells",
                     fix="make it with a larger capacity",
                 )
             )
-        self._check_draft(steps, draft)
-        if steps == 0:
-            return
-        fmt = self.spec.format
-        k = self.backend.rotate(k) if fmt.rotate_k else k
-        v = self.backend.rotate(v) if fmt.rotate_v else v
-        committed = self.committed if draft else start + steps
-        row = rules.append(self._row, self.spec.state_layout, steps, committed)
-        self._own_units(start, start + steps, row)
-        positions = np.arange(start, start + steps, dtype=np.int32)
-        self.backend.append(self.pool, self.table, positions, k, v, state=self._state, draft=draft)
-        self._row = row
-
-    def _chunk(self, k: Any, v: Any) -> tuple[Any, Any]:
-        k, v = self._asarray(k, "k"), self._asarray(v, "v")
-        spec = self.spec
-        for a, name, d in ((k, "k", spec.head_dim), (v, "v", spec.head_dim_v)):
-            shape = tuple(a.shape)
-            if len(shape) != 3 or shape[1:] != (spec.n_kv_heads, d):
-                raise ShapeError(
-                    message(
-                        "append",
-                        f"{name} has the wrong shape",
-                        got=shape,
-                        expected=f"[T, {spec.n_kv_heads}, {d}]",
-                    )
-                )
-        if k.shape[0] != v.shape[0]:
-            raise ShapeError(
-                message(
-                    "append",
-                    "k and v differ in tokens",
-                    got=int(v.shape[0]),
-                    expected=int(k.shape[0]),
-                )
-            )
-        return k, v
 
     def _check_draft(self, steps: int, draft: bool) -> None:
         opened = len(self) - self.committed
@@ -198,6 +175,45 @@ class KVCache:
                 )
             )
 
+    def _write(self, start: int, k: Any, v: Any, committed: int) -> None:
+        """Append checked values of the stored basis and commit."""
+        steps = int(k.shape[0])
+        end = start + steps
+        row = rules.append(self._row, self.spec.state_layout, steps, committed)
+        first = min(start, *(self._row[m] for m in rules.FRONTIER.values()))
+        with self._pages.lock:
+            pool, table = self._open(first, end)
+            self.backend.append(
+                pool,
+                table,
+                np.arange(start, end, dtype=np.int32),
+                k,
+                v,
+                state=self._state,
+                draft=committed < end,
+                commit=None if steps else np.array([committed], np.int32),
+            )
+            self._row = row
+            self._close(first, end)
+
+    def _open(self, first: int, end: int) -> tuple[Pool, Array]:
+        """Return pool and table for writing cells [first, end): none of them shared."""
+        unit = self.spec.layout.unit_cells
+        units, need = self._units, -(-end // unit)
+        if need > len(units):
+            units = np.concatenate([units, self._pages.take(need - len(units))])
+            self._set_units(units)
+        touched = slice(first // unit, need)
+        owned = self._pages.own(units[touched])
+        if owned is not units[touched] and (owned != units[touched]).any():
+            units = units.copy()
+            units[touched] = owned
+            self._set_units(units)
+        return self.pool, self._table
+
+    def _close(self, first: int, end: int) -> None:
+        """Take note that cells [first, end) were written."""
+
     def commit(self, n: int) -> None:
         """Make drafts up to cell `n` final; later drafts stay drafts.
 
@@ -206,31 +222,10 @@ class KVCache:
         RangeError
             Unless committed <= n <= len.
         """
-        if not self._is_whole(n) or not self.committed <= n <= len(self):
-            raise RangeError(
-                message(
-                    "commit",
-                    "cannot commit to that length",
-                    got=n,
-                    expected=f"{self.committed} <= n <= {len(self)}",
-                )
-            )
-        row = rules.append(self._row, self.spec.state_layout, 0, int(n))
-        self._own_units(len(self), len(self), row)
-        spec = self.spec
-        empty = [
-            self._asarray(np.zeros((0, spec.n_kv_heads, d), np.float32), "k")
-            for d in (spec.head_dim, spec.head_dim_v)
-        ]
-        none = np.zeros(0, np.int32)
-        self.backend.append(
-            self.pool, self.table, none, *empty, state=self._state, commit=np.array([n], np.int32)
-        )
-        self._row = row
-
-    @staticmethod
-    def _is_whole(n: Any) -> bool:
-        return isinstance(n, int | np.integer) and not isinstance(n, bool)
+        with self._lock.writing():
+            n = checked_cells("commit", "n", n, self.committed, len(self))
+            if n > self.committed:
+                self._write(len(self), *self._basis.empty(), n)
 
     def truncate(self, n: int) -> int:
         """Drop every cell from `n` on, drafts included.
@@ -243,108 +238,121 @@ class KVCache:
         Returns
         -------
         int
-            Live cells that were exact before or would be in an undisturbed cache, and are now
-            read from the quantized bulk: 0 means that nothing was lost.
+            Live cells that an undisturbed cache would read exactly and this one now reads from
+            the quantized bulk: 0 means that nothing was lost.
 
         Raises
         ------
         RangeError
             If `n` is out of range; nothing is changed.
         """
-        if not self._is_whole(n) or not 0 <= n <= len(self):
-            raise RangeError(
-                message(
-                    "truncate",
-                    "cannot keep that many cells",
-                    got=n,
-                    expected=f"0 <= n <= {len(self)}",
-                )
-            )
-        if n == len(self):
-            return 0
-        cut = rules.truncate(self._row, self.spec.state_layout, int(n))
+        with self._lock.writing():
+            n = checked_cells("truncate", "n", n, 0, len(self))
+            return 0 if n == len(self) else self._truncate(n)
+
+    def _truncate(self, n: int) -> int:
+        cut = rules.truncate(self._row, self.spec.state_layout, n)
+        refixed = self._row[CENTRED] and not cut.row[CENTRED]
+        self._saved = (self._saved[0], 0 if refixed else min(self._saved[1], n))
         self._set_row(cut.row)
+        self._release(n)
         return cut.inexact
+
+    def _release(self, n: int) -> None:
+        """Give up the units behind cell `n` if others use them; own ones stay reserved."""
+        kept = -(-n // self.spec.layout.unit_cells)
+        rest = self._units[kept:]
+        with self._pages.lock:
+            if rest.size and (self._pages.users[rest] > 1).any():
+                self._pages.drop(rest)
+                self._set_units(self._units[:kept])
 
     def _set_row(self, row: list[int]) -> None:
         self._row = row
         self.backend.write(self._state.marks, np.asarray([row], np.int32))
+
+    # -- moving on ------------------------------------------------------------------------
+
+    @property
+    def can_shift(self) -> bool:
+        """True if :meth:`shift` works for this cache's format."""
+        from kvcore.shift import refusal
+
+        return refusal(self) == ""
+
+    def shift(self, keep: int, drop: int, rope: Any) -> int:
+        """Drop cells [keep, keep + drop) and move the later ones down; see :mod:`kvcore.shift`.
+
+        Parameters
+        ----------
+        keep, drop : int
+        rope : callable or f32[pairs]
+            Turns K to its new positions: ``rope(k, old, new)`` with k f32[n, H, Dk] and positions
+            i64[n] returns k; or the angle by which each NEOX pair (i, i + pairs) of the first
+            2 * pairs dims turns (that is ``-drop * inverse_frequency``).
+
+        Returns
+        -------
+        int
+            Moved cells that are read as exact but came from the quantized bulk.
+
+        Raises
+        ------
+        UnsupportedError
+            If :attr:`can_shift` is False; nothing is changed.
+        RangeError, ShapeError
+        """
+        from kvcore.shift import shift
+
+        return shift(self, keep, drop, rope)
 
     # -- sharing --------------------------------------------------------------------------
 
     def fork(self) -> KVCache:
         """Return a second cache that continues from the same cells.
 
-        Full units are shared; a unit that one of them writes is copied first. The fork needs
-        free units for what it writes: the pool grows by as many as it lacks.
+        Units that hold cells are shared; one that either writes is copied first. The fork takes
+        the units it writes from the family's pool, which grows when it has too few.
 
         Raises
         ------
         ShapeError
             If drafts are open.
         """
+        with self._lock.reading():
+            self._check_settled("fork")
+            twin = object.__new__(type(self))
+            twin.backend, twin.spec, twin.capacity = self.backend, self.spec, self.capacity
+            twin._basis, twin._pages, twin._lock = self._basis, self._pages, SharedLock()
+            used = -(-len(self) // self.spec.layout.unit_cells)
+            with self._pages.lock:
+                self._pages.share(self._units[:used])
+                twin._set_units(self._units[:used].copy())
+            twin._row, twin._saved = list(self._row), self._saved
+            twin._state = self._copy_state()
+            return twin
+
+    def _check_settled(self, op: str) -> None:
         if len(self) != self.committed:
             raise ShapeError(
-                f"[fork] {len(self) - self.committed} drafts are open: commit or truncate first"
+                f"[{op}] {len(self) - self.committed} drafts are open: commit or truncate first"
             )
-        twin = object.__new__(KVCache)
-        twin.backend, twin.spec, twin.capacity = self.backend, self.spec, self.capacity
-        twin._pages = self._pages
-        twin._units = self._units.copy()
-        self._pages.users[self._units] += 1
-        twin._row = list(self._row)
-        twin._state = self._copy_state()
-        return twin
 
     def _copy_state(self) -> State:
         be, old = self.backend, self._state
-        fresh = be.state(self.spec.state_layout, 1, self._stored_centre())
+        fresh = be.state(self.spec.state_layout, 1, self._basis.centre())
         for name in ("k", "v", "centre", "marks"):
             be.write(getattr(fresh, name), be.to_host(getattr(old, name)))
         return fresh
 
-    def _own_units(self, start: int, end: int, row: list[int]) -> None:
-        """Copy every shared unit that an append over [start, end) will write."""
-        first = min(start, *(self._row[m] for m in rules.FRONTIER.values()))
-        touched = np.arange(
-            first // self.spec.layout.unit_cells, -(-end // self.spec.layout.unit_cells)
-        )
-        shared = touched[self._pages.users[self._units[touched]] > 1]
-        if not shared.size:
-            return
-        free = self._pages.free()
-        if free.size < shared.size:
-            self._grow(shared.size - free.size)
-            free = self._pages.free()
-        new = free[: shared.size]
-        self.backend.move(
-            self.pool, self._page_list(self._units[shared]), self.pool, self._page_list(new)
-        )
-        self._pages.users[self._units[shared]] -= 1
-        self._pages.users[new] += 1
-        self._units[shared] = new
-
-    def _page_list(self, units: Array) -> Array:
-        u = self.spec.layout.unit_pages
-        return (units[:, None] * u + np.arange(u)).reshape(-1).astype(np.int32)
-
-    def _grow(self, at_least: int) -> None:
-        """Give the family's pool more units: at least half as many again."""
-        layout, be, old = self.spec.layout, self.backend, self.pool
-        units = len(self._pages.users)
-        more = max(at_least, units // 2)
-        grown = be.pool(layout, (units + more) * layout.unit_pages)
-        every = np.arange(old.n_pages, dtype=np.int32)
-        be.move(old, every, grown, every)
-        self._pages.pool = grown
-        self._pages.users = np.concatenate([self._pages.users, np.zeros(more, np.int64)])
-
     def free(self) -> None:
         """Give its pages back to its forks; the cache is empty and unusable afterwards."""
-        self._pages.users[self._units] -= 1
-        self._units = self._units[:0]
-        self.capacity = 0
-        self._set_row(rules.fresh(self.spec.state_layout))
+        with self._lock.writing():
+            self._pages.drop(self._units)
+            self._set_units(self._units[:0])
+            self.capacity = 0
+            self._saved = (b"", 0)
+            self._set_row(rules.fresh(self.spec.state_layout))
 
     # -- reading --------------------------------------------------------------------------
 
@@ -387,44 +395,36 @@ class KVCache:
         ------
         ShapeError, RangeError
         """
-        fmt, be = self.spec.format, self.backend
-        q = self._asarray(q, "q")
-        if len(q.shape) != 3:
-            raise ShapeError(
-                message(
-                    "attend",
-                    "q has the wrong shape",
-                    got=tuple(q.shape),
-                    expected=f"[T, Q, {self.spec.head_dim}]",
-                )
-            )
-        if k is not None or v is not None:
-            k, v = self._own_chunk(q, k, v)
-        if ids is not None:
-            ids = be.arrays.asarray(ids, "int", "attend", "ids")
-            ids = ids.reshape(1, *ids.shape)
-        out = be.attention(
-            be.rotate(q) if fmt.rotate_k and q.shape[-1] == self.spec.head_dim else q,
+        q = self._basis.query(q)
+        with self._lock.reading():
+            if k is not None or v is not None:
+                k, v = self._own_chunk(q, k, v)
+            if ids is not None:
+                ids = self.backend.arrays.asarray(ids, "int", "attend", "ids")
+                ids = ids.reshape(1, *ids.shape)
+            options = {"scale": scale, "softcap": softcap, "window": window, "k": k, "v": v}
+            out = self._attend(q, ids, options, return_lse)
+        out, lse = out if return_lse else (out, None)
+        out = self._basis.output(out)
+        return (out, lse) if return_lse else out
+
+    def _attend(self, q: Any, ids: Any, options: dict[str, Any], return_lse: bool) -> Any:
+        length = np.array([len(self)], np.int32)
+        return self.backend.attention(
+            q,
             self.pool,
-            self.table,
-            np.array([len(self)], np.int32),
+            self._table,
+            length,
             ids=ids,
             state=self._state,
-            scale=scale,
-            softcap=softcap,
-            window=window,
-            k=k,
-            v=v,
             return_lse=return_lse,
+            **options,
         )
-        out, lse = out if return_lse else (out, None)
-        out = be.rotate(out) if fmt.rotate_v else out
-        return (out, lse) if return_lse else out
 
     def _own_chunk(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
         if k is None or v is None:
             raise ShapeError("[attend] k and v come together: got one of them")
-        k, v = self._chunk(k, v)
+        k, v = self._basis.chunk("attend", k, v)
         if k.shape[0] != q.shape[0] or k.shape[0] > len(self):
             raise ShapeError(
                 message(
@@ -434,11 +434,7 @@ class KVCache:
                     expected=f"T={int(q.shape[0])}, stored before",
                 )
             )
-        fmt, be = self.spec.format, self.backend
-        return (
-            be.rotate(k) if fmt.rotate_k else k,
-            be.rotate(v) if fmt.rotate_v else v,
-        )
+        return self._basis.stored(k, v)
 
     def read(self, ids: Any = None) -> tuple[F32, F32]:
         """Return K and V of cells as the next query would read them, for inspection.
@@ -461,9 +457,35 @@ class KVCache:
         """
         from kvcore.read import read_cells
 
-        return read_cells(self, ids)
+        with self._lock.reading():
+            return read_cells(self, ids)
 
     # -- saving ---------------------------------------------------------------------------
+
+    def _source(self) -> tuple[Pool, Array]:
+        """Return the pool and table that hold every cell."""
+        return self.pool, self._table
+
+    def _adopt(self, image: Image, digest: bytes) -> None:
+        """Take over checked contents. The old ones are given up only when the new ones lie."""
+        from kvcore.snapshot import place
+
+        be, cells = self.backend, image.row[LENGTH]
+        n = -(-cells // self.spec.layout.unit_cells)
+        with self._pages.lock:
+            spare = self._pages.users[self._units] == 1
+            mine = self._units[:n][spare[:n]]
+            units = np.concatenate([mine, self._pages.take(n - len(mine))])
+            place(be, image, self.pool, self._pages.pages_of(units))  # only unshared pages
+            rest = self._units[~np.isin(self._units, units)]
+            kept = rest[self._pages.users[rest] == 1]
+            self._pages.drop(rest[self._pages.users[rest] > 1])
+            self._set_units(np.concatenate([units, kept]))
+        be.write(self._state.k, image.exact_k[None])
+        be.write(self._state.v, image.exact_v[None])
+        be.write(self._state.centre, image.centre[None])
+        self._set_row(list(image.row))
+        self._saved = (digest, cells)
 
     def snapshot(self) -> bytes:
         """Return the cache as bytes that load on every backend; see :mod:`kvcore.snapshot`.
@@ -476,6 +498,12 @@ class KVCache:
         from kvcore.snapshot import save
 
         return save(self)
+
+    def snapshot_since(self, base: bytes) -> Incremental:
+        """Return the same bytes as :meth:`snapshot`, reusing those of an earlier one."""
+        from kvcore.snapshot import save_incremental
+
+        return save_incremental(self, base)
 
     def load(self, snapshot: bytes) -> None:
         """Replace the contents by those of a snapshot of the same spec.

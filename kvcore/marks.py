@@ -11,6 +11,7 @@ from kvcore.layout import (
     CENTRED,
     COMMITTED,
     EVERYTHING,
+    FLAG,
     K_FRONTIER,
     K_RING_LO,
     LENGTH,
@@ -117,6 +118,34 @@ def _inexact(new: list[int], sl: StateLayout, n: int) -> int:
         low = new[RING_LO[store]]
         lost.update(c for c in should if sl.sinks <= c < low)
     return len(lost)
+
+
+def fault(row: list[int], sl: StateLayout) -> str:
+    """Return why a settled row of marks cannot be, or "": what a loaded snapshot must satisfy.
+
+    Every row that :func:`append` and :func:`truncate` make without open drafts passes.
+    """
+    length, centred = row[LENGTH], bool(row[CENTRED])
+    if row[COMMITTED] != length or length < 0 or row[FLAG] or row[CENTRED] not in (0, 1):
+        return "committed, length, centred or flag"
+    if length == 0:
+        return "" if row == fresh(sl) else "marks of an empty sequence"
+    late = bool(sl.center_cells) and length < sl.center_cells
+    if row[CENTRED] != int(sl.centred) and not (late and not centred):
+        return "centred"
+    for store in ("k", "v"):
+        end, low = row[FRONTIER[store]], row[RING_LO[store]]
+        whole = _frontier(sl, store, length, centred)
+        waits = store == "k" and bool(sl.center_cells) and not centred
+        grouped = sl.deferred and sl.layout.codec(store).per_channel and not waits
+        frozen = whole + GROUP_CELLS if grouped and length > whole else whole
+        if end not in (whole, frozen):
+            return f"{store}_frontier"
+        if not max(length - sl.ring(store), 0) <= low <= length:
+            return f"{store}_ring_lo"
+        if end < length and low > max(end, min(sl.sinks, length)):
+            return f"{store}_ring_lo"
+    return ""
 
 
 def reads_exact(row: list[int], sl: StateLayout, store: str, cell: int, length: int) -> bool:

@@ -1,0 +1,398 @@
+"""Snapshots: a cache as one file that loads on every backend, exact cells included.
+
+A snapshot is a pure function of the cache's cells and marks: bytes that no reader can see (the
+unwritten rest of a page or group, dead ring slots) are saved as zeros, so that nothing of another
+sequence leaves with a file, and equal caches have equal snapshots on every backend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvcore import marks as rules
+from kvcore import snapshot_key as keys
+from kvcore.cache_spec import CacheSpec
+from kvcore.container import Container, pack, unpack
+from kvcore.errors import FormatError, message
+from kvcore.layout import CENTRED, LENGTH, N_MARKS, Layout
+from kvcore.numerics import Array
+from kvcore.pool import Pool
+from kvcore.spec import GROUP_CELLS
+
+if TYPE_CHECKING:
+    from kvcore.backend import Backend
+    from kvcore.cache import KVCache
+
+VERSION = 1
+"""Version of the file; a newer one is refused."""
+
+STAGING = 1 << 26
+"""Bytes copied from a device at a time."""
+
+_NUMPY = {"u1": "U8", "f2": "F16"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Image:
+    """A cache's contents on the host.
+
+    Attributes
+    ----------
+    spec : CacheSpec
+    capacity : int
+    row : list of int
+        Marks.
+    planes : dict of str to array
+        Pages of the committed cells in order, rounded up to whole units; unseen bytes are 0.
+    exact_k, exact_v : f16[slots, H, D]
+        Sinks and ring; dead slots are 0.
+    centre : f16[H, Dk]
+        In the stored basis.
+    """
+
+    spec: CacheSpec
+    capacity: int
+    row: list[int]
+    planes: dict[str, Array]
+    exact_k: Array
+    exact_v: Array
+    centre: Array
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Incremental:
+    """A snapshot made with the help of an earlier one.
+
+    Attributes
+    ----------
+    data : bytes
+        What a full snapshot would be.
+    reused : int
+        Leading cells whose bytes were taken from the earlier one: whole units.
+    """
+
+    data: bytes
+    reused: int
+
+
+# -- saving -------------------------------------------------------------------------------
+
+
+def save(cache: KVCache) -> bytes:
+    """Return the snapshot of a cache; see :meth:`KVCache.snapshot`."""
+    return save_incremental(cache, b"").data
+
+
+def save_incremental(cache: KVCache, base: bytes) -> Incremental:
+    """Return the snapshot of a cache, copying from the device only what is new since `base`.
+
+    Parameters
+    ----------
+    cache : KVCache
+    base : bytes
+        The last snapshot that this cache saved, loaded or inherited by a fork; anything else is
+        of no use and is not read. b"" for a full capture.
+
+    Raises
+    ------
+    ShapeError
+        If drafts are open.
+    """
+    with cache._lock.reading():
+        cache._check_settled("snapshot")
+        cache.backend.synchronize()
+        row = list(cache.marks)
+        state = _exact(cache, row)
+        known, low = cache._saved
+        old = read(base) if base and hashlib.sha256(base).digest() == known else None
+        reused = 0 if old is None else _reusable(old, row, state[2], low)
+        planes = _capture(cache, row, old, reused)
+        image = Image(
+            spec=cache.spec,
+            capacity=cache.capacity,
+            row=row,
+            planes=planes,
+            exact_k=state[0],
+            exact_v=state[1],
+            centre=state[2],
+        )
+        data = write(image)
+        cache._saved = (hashlib.sha256(data).digest(), len(cache))
+        return Incremental(data=data, reused=reused)
+
+
+def _reusable(old: Image, row: list[int], centre: Array, low: int) -> int:
+    """Return the leading cells whose bulk bytes are those of an earlier image."""
+    if not np.array_equal(old.centre.view(np.uint16), centre.view(np.uint16)):
+        return 0
+    done = min(low, row[LENGTH], *(old.row[m] for m in rules.FRONTIER.values()))
+    unit = old.spec.layout.unit_cells
+    return done // unit * unit
+
+
+def _exact(cache: KVCache, row: list[int]) -> tuple[Array, Array, Array]:
+    """Return exact K, exact V with dead slots zeroed, and the centre, from the device."""
+    be, state, sl = cache.backend, cache.state, cache.spec.state_layout
+    out = []
+    for store in ("k", "v"):
+        slots = np.array(be.to_host(getattr(state, store))[0])
+        alive = np.zeros(len(slots), bool)
+        if sl.ring(store):
+            alive[: min(sl.sinks, row[LENGTH])] = True
+            cells = np.arange(max(row[rules.RING_LO[store]], sl.sinks), row[LENGTH])
+            alive[sl.sinks + cells % sl.ring(store)] = True
+        slots[~alive] = 0
+        out.append(slots)
+    centre = np.array(be.to_host(state.centre)[0])
+    return out[0], out[1], centre if row[CENTRED] else np.zeros_like(centre)
+
+
+def _capture(cache: KVCache, row: list[int], old: Image | None, reused: int) -> dict[str, Array]:
+    layout, be = cache.spec.layout, cache.backend
+    n_units = -(-row[LENGTH] // layout.unit_cells)
+    shapes = layout.planes(n_units * layout.unit_pages)
+    planes = {p.name: np.empty(p.shape, p.dtype) for p in shapes}
+    start = reused // layout.unit_cells
+    if old is not None:
+        for name, plane in planes.items():
+            n = rows_per_unit(layout, name) * start
+            plane[:n] = old.planes[name][:n]
+    with cache._pages.lock:
+        source, table = cache._source()
+        for first, end in _chunks(layout, start, n_units):
+            part = be.pool(layout, (end - first) * layout.unit_pages)
+            pages = table[first * layout.unit_pages : end * layout.unit_pages]
+            be.move(source, pages, part, np.arange(part.n_pages, dtype=np.int32))
+            for name, plane in planes.items():
+                n = rows_per_unit(layout, name)
+                plane[first * n : end * n] = be.to_host(part.planes[name])
+    blank(layout, planes, row)
+    return planes
+
+
+def _chunks(layout: Layout, start: int, end: int) -> Iterator[tuple[int, int]]:
+    step = max(1, STAGING // max(layout.unit_bytes, 1))
+    for first in range(start, end, step):
+        yield first, min(first + step, end)
+
+
+def rows_per_unit(layout: Layout, plane: str) -> int:
+    """Return the leading rows of a plane that belong to one unit."""
+    if plane.endswith("scales") and layout.codec(plane[0]).per_channel:
+        return 1
+    return layout.unit_pages
+
+
+def blank(layout: Layout, planes: dict[str, Array], row: list[int]) -> None:
+    """Zero what lies behind the last bulk cell of each store."""
+    for name, plane in planes.items():
+        cells = min(row[LENGTH], row[rules.FRONTIER[name[0]]])
+        if name.endswith("scales") and layout.codec(name[0]).per_channel:
+            cells = -(-cells // GROUP_CELLS)
+        whole, rest = divmod(cells, plane.shape[2])
+        plane[whole : whole + 1, :, rest:] = 0
+        plane[whole + 1 :] = 0
+
+
+# -- the file -----------------------------------------------------------------------------
+
+
+def write(image: Image) -> bytes:
+    """Return the file of an image."""
+    spec = image.spec
+    metadata = {
+        "format": "kvcore-snapshot",
+        "version": str(VERSION),
+        "key": keys.to_text(keys.key_of(spec)),
+        "cells": str(image.row[LENGTH]),
+        "capacity": str(image.capacity),
+    }
+    arrays = {
+        **image.planes,
+        "exact_k": image.exact_k,
+        "exact_v": image.exact_v,
+        "centre": image.centre,
+        "marks": np.asarray(image.row, np.int32),
+    }
+    if not isinstance(spec.k_center, str):
+        arrays["k_center"] = np.asarray(spec.k_center, np.float32)
+    return pack(metadata, arrays)
+
+
+def read(data: bytes, spec: CacheSpec | None = None) -> Image:
+    """Return the image in a file, fully checked.
+
+    Parameters
+    ----------
+    data : bytes
+    spec : CacheSpec, optional
+        The spec it must have been saved with; by default the one the file names.
+
+    Raises
+    ------
+    FormatError
+        Naming the field that is wrong.
+    """
+    file = unpack(data)
+    if file.metadata.get("format") != "kvcore-snapshot":
+        raise FormatError(
+            message(
+                "snapshot",
+                "format",
+                got=file.metadata.get("format"),
+                expected="kvcore-snapshot",
+            )
+        )
+    version = _count(file.metadata, "version", 1 << 31)
+    if version != VERSION:
+        raise FormatError(
+            message(
+                "snapshot",
+                "version",
+                got=version,
+                expected=VERSION,
+                fix="it was saved by another version of the library",
+            )
+        )
+    key = keys.parse(file.metadata.get("key", ""))
+    if spec is None:
+        calibrated = _k_center(file, key) if "k_center" in file.sections else None
+        spec = keys.spec_of(key, calibrated)
+    else:
+        keys.compare(key, spec)
+    return _image(file, spec)
+
+
+def _k_center(file: Container, key: dict[str, Any]) -> Array:
+    _expect(file, {"k_center": ("F32", (key["n_kv_heads"], key["head_dim"]))}, every=False)
+    return file.view("k_center")
+
+
+def _image(file: Container, spec: CacheSpec) -> Image:
+    layout, sl = spec.layout, spec.state_layout
+    cells = _count(file.metadata, "cells", (1 << 31) - 1)
+    capacity = _count(file.metadata, "capacity", (1 << 31) - 1)
+    if capacity < max(cells, 1):
+        raise FormatError(
+            message("snapshot", "capacity", got=capacity, expected=f"at least {max(cells, 1)}")
+        )
+    h = spec.n_kv_heads
+    want = {p.name: (_NUMPY[p.dtype], p.shape) for p in layout.planes(layout.pages_for(cells))}
+    want["exact_k"] = ("F16", (sl.slots("k"), h, spec.head_dim))
+    want["exact_v"] = ("F16", (sl.slots("v"), h, spec.head_dim_v))
+    want["centre"] = ("F16", (h, spec.head_dim))
+    want["marks"] = ("I32", (N_MARKS,))
+    if not isinstance(spec.k_center, str):
+        want["k_center"] = ("F32", (h, spec.head_dim))
+    _expect(file, want)
+    views = {name: file.view(name) for name in want}
+    row = views["marks"].tolist()
+    wrong = "length" if row[LENGTH] != cells else rules.fault(row, sl)
+    if wrong:
+        raise FormatError(f"[snapshot] marks: {wrong} cannot be for {cells} cells of this spec")
+    return Image(
+        spec=spec,
+        capacity=capacity,
+        row=row,
+        planes={p.name: views[p.name] for p in layout.planes(0)},
+        exact_k=views["exact_k"],
+        exact_v=views["exact_v"],
+        centre=views["centre"],
+    )
+
+
+def _expect(
+    file: Container, want: dict[str, tuple[str, tuple[int, ...]]], every: bool = True
+) -> None:
+    """Raise FormatError unless the sections are those, of those types and shapes."""
+    if every and set(file.sections) != set(want):
+        odd = sorted(set(file.sections) ^ set(want))
+        raise FormatError(
+            message("snapshot", "sections", got=odd, expected="neither missing nor extra")
+        )
+    for name, (dtype, shape) in want.items():
+        s = file.sections[name]
+        if (s.dtype, s.shape) != (dtype, tuple(shape)):
+            raise FormatError(
+                message(
+                    "snapshot",
+                    f"{name} shape",
+                    got=f"{s.dtype}{s.shape}",
+                    expected=f"{dtype}{tuple(shape)}",
+                )
+            )
+
+
+def _count(metadata: dict[str, str], name: str, top: int) -> int:
+    text = metadata.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 12) or int(text) > top:
+        raise FormatError(message("snapshot", name, got=repr(text[:20]), expected=f"0 to {top}"))
+    return int(text)
+
+
+# -- loading ------------------------------------------------------------------------------
+
+
+def load_new(backend: Backend, data: bytes, capacity: int | None = None) -> KVCache:
+    """Return a new cache on `backend` from a snapshot.
+
+    Parameters
+    ----------
+    backend : Backend
+    data : bytes
+    capacity : int, optional
+        Cells, whose pages are taken at once. By default the saved capacity, and pages are taken
+        as cells arrive: a file cannot ask for memory that it does not fill.
+
+    Raises
+    ------
+    ValueError
+        Naming the field that is wrong.
+    UnsupportedError
+        If the backend has a declared gap for the format.
+    """
+    from kvcore.cache import KVCache
+
+    image = read(data)
+    backend.require(image.spec)
+    reserve = image.row[LENGTH] if capacity is None else None
+    size = image.capacity if capacity is None else capacity
+    _check_fits(image, size)
+    cache = KVCache(backend, image.spec, size, reserve)
+    cache._adopt(image, hashlib.sha256(data).digest())
+    return cache
+
+
+def load_into(cache: KVCache, data: bytes) -> None:
+    """Replace a cache's contents by a snapshot's; see :meth:`KVCache.load`."""
+    image = read(data, cache.spec)
+    with cache._lock.writing():
+        _check_fits(image, cache.capacity)
+        cache._adopt(image, hashlib.sha256(data).digest())
+
+
+def _check_fits(image: Image, capacity: int) -> None:
+    if image.row[LENGTH] > capacity:
+        raise FormatError(
+            message(
+                "snapshot", "cells", got=image.row[LENGTH], expected=f"at most {capacity} cells"
+            )
+        )
+
+
+def place(backend: Backend, image: Image, target: Pool, table: Array) -> None:
+    """Write an image's pages into pages of a pool, a bounded piece at a time."""
+    layout = image.spec.layout
+    units = len(table) // layout.unit_pages
+    for first, end in _chunks(layout, 0, units):
+        part = backend.pool(layout, (end - first) * layout.unit_pages)
+        for name, plane in image.planes.items():
+            n = rows_per_unit(layout, name)
+            backend.write(part.planes[name], np.ascontiguousarray(plane[first * n : end * n]))
+        pages = table[first * layout.unit_pages : end * layout.unit_pages]
+        backend.move(part, np.arange(part.n_pages, dtype=np.int32), target, pages)
