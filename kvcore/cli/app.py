@@ -13,6 +13,7 @@ import kvcore
 from kvcore.cli import (
     backends,
     bench,
+    check,
     explain,
     formats,
     generate,
@@ -47,7 +48,7 @@ def _root(
         print(context.get_help())
 
 
-for _module in (generate, backends, formats, plan, walk, explain, bench):
+for _module in (generate, backends, formats, plan, walk, explain, check, bench):
     app.command(name=_module.NAME, epilog=f"Example: {_module.EXAMPLE}")(_module.run)
 
 

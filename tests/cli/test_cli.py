@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 import kvcore
+from kvcore import dispatch
 from kvcore.cli.app import app, exit_code
 from kvcore.cli.formats import DIMS, HEAD_DIM, HEADS
 from kvcore.errors import BackendUnavailable, FormatError, RangeError, UnsupportedError
+from kvcore.reference import Reference
+from kvcore.registry import implements
 
 COMMANDS = sorted(c.name for c in app.registered_commands)
 REPO = Path(__file__).resolve().parents[2]
@@ -176,3 +179,33 @@ def test_a_closed_pipe_is_no_error():
         check=True,
     )
     assert ran.stderr == ""
+
+
+def test_check_of_the_reference_against_itself_passes(kvcore_command):
+    args = ("check", "--backend", "reference", "--op", "rotate", "--op", "gather", "--quick")
+    ran = kvcore_command(*args, "--json")
+    assert ran.code == 0
+    (report,) = ran.json()
+    assert report["ok"]
+    assert report["cases"] > 0
+    assert {row["op"] for row in report["counts"]} == {"rotate", "gather"}
+    assert "0 failures" in kvcore_command(*args).out
+
+
+def test_check_exits_1_on_a_mismatch_and_names_the_call(kvcore_command, monkeypatch):
+    class Wrong(Reference):
+        @implements("ring_table", version=Reference.ring_table.__kvcore_op__[1])
+        def ring_table(self, n_blocks, n_slots, unit=1):
+            return super().ring_table(n_blocks, n_slots, unit) + 1
+
+    monkeypatch.setitem(dispatch._open, "reference", Wrong())
+    ran = kvcore_command("check", "--backend", "reference", "--op", "ring_table", "--quick")
+    assert ran.code == 1
+    assert "NOT ok" in ran.out
+    assert "kvcore.check(backend, ops=['ring_table']" in ran.out
+
+
+def test_check_of_an_unknown_op_is_a_wrong_call(kvcore_command):
+    ran = kvcore_command("check", "--backend", "reference", "--op", "nosuch")
+    assert ran.code == 2
+    assert "nosuch" in ran.err
