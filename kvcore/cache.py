@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvcore import marks as rules
-from kvcore.basis import Basis
-from kvcore.cache_spec import CacheSpec
 from kvcore.errors import RangeError, ShapeError, message
-from kvcore.layout import CENTRED, COMMITTED, LENGTH
-from kvcore.locks import SharedLock
-from kvcore.numerics import F32, Array
-from kvcore.pages import Pages, checked_cells
-from kvcore.pool import Pool, State
+from kvcore.held import Held
+from kvcore.layout import CENTRED
+from kvcore.numerics import F32
+from kvcore.pages import checked_cells
 from kvcore.spec import MAX_DRAFT
 
 if TYPE_CHECKING:
-    from kvcore.backend import Backend
-    from kvcore.snapshot import Image, Incremental
+    from kvcore.snapshot import Incremental
 
 
-class KVCache:
+class KVCache(Held):
     """One sequence's K and V in one layer. Made by ``backend.cache(spec, capacity)``.
 
     Takes and returns values of the model's own basis: rotation and centring stay inside.
@@ -45,77 +40,6 @@ class KVCache:
     capacity : int
         Cells that fit.
     """
-
-    def __init__(
-        self, backend: Backend, spec: CacheSpec, capacity: int, reserve: int | None = None
-    ) -> None:
-        whole = isinstance(capacity, int | np.integer) and not isinstance(capacity, bool)
-        if not whole or not 1 <= capacity < 2**31:
-            raise ShapeError(
-                message(
-                    "cache", "capacity is not usable", got=capacity, expected="1 <= cells < 2**31"
-                )
-            )
-        self.backend, self.spec = backend, spec
-        layout = spec.layout
-        self.capacity = layout.pages_for(int(capacity)) * layout.page_size
-        held = self.capacity if reserve is None else min(reserve, self.capacity)
-        units = layout.pages_for(held) // layout.unit_pages
-        self._pages = self._new_pages(units)
-        self._set_units(self._pages.take(units))
-        self._basis = Basis(backend=backend, spec=spec)
-        self._state = backend.state(spec.state_layout, 1, self._basis.centre())
-        self._row = rules.fresh(spec.state_layout)
-        self._lock = SharedLock()
-        self._saved: tuple[bytes, int] = (b"", 0)
-
-    def _new_pages(self, units: int) -> Pages:
-        return Pages(self.backend, self.spec.layout, units, elastic=True)
-
-    def __del__(self) -> None:
-        units = getattr(self, "_units", None)
-        if units is not None and units.size and not sys.is_finalizing():
-            self._pages.drop(units)
-
-    # -- facts ----------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        """Return the cells held, drafts included."""
-        return self._row[LENGTH]
-
-    @property
-    def committed(self) -> int:
-        """Cells that are final."""
-        return self._row[COMMITTED]
-
-    @property
-    def marks(self) -> tuple[int, ...]:
-        """The eight marks of :mod:`kvcore.layout`, as the host knows them."""
-        return tuple(self._row)
-
-    @property
-    def pool(self) -> Pool:
-        """The pool under it, shared with its forks."""
-        return self._pages.pool
-
-    @property
-    def state(self) -> State:
-        """Exact cells, centre and marks."""
-        return self._state
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its pages, exact cells, centre and marks (shared pages counted in full)."""
-        return self.spec.layout.nbytes(len(self._table)) + self._state.nbytes
-
-    @property
-    def table(self) -> Array:
-        """Page table, i32[blocks]."""
-        return self._table
-
-    def _set_units(self, units: Array) -> None:
-        self._units = units
-        self._table = self._pages.pages_of(units)
 
     # -- writing --------------------------------------------------------------------------
 
@@ -196,24 +120,6 @@ class KVCache:
             self._row = row
             self._close(first, end)
 
-    def _open(self, first: int, end: int) -> tuple[Pool, Array]:
-        """Return pool and table for writing cells [first, end): none of them shared."""
-        unit = self.spec.layout.unit_cells
-        units, need = self._units, -(-end // unit)
-        if need > len(units):
-            units = np.concatenate([units, self._pages.take(need - len(units))])
-            self._set_units(units)
-        touched = slice(first // unit, need)
-        owned = self._pages.own(units[touched])
-        if owned is not units[touched] and (owned != units[touched]).any():
-            units = units.copy()
-            units[touched] = owned
-            self._set_units(units)
-        return self.pool, self._table
-
-    def _close(self, first: int, end: int) -> None:
-        """Take note that cells [first, end) were written."""
-
     def commit(self, n: int) -> None:
         """Make drafts up to cell `n` final; later drafts stay drafts.
 
@@ -258,19 +164,6 @@ class KVCache:
         self._release(n)
         return cut.inexact
 
-    def _release(self, n: int) -> None:
-        """Give up the units behind cell `n` if others use them; own ones stay reserved."""
-        kept = -(-n // self.spec.layout.unit_cells)
-        rest = self._units[kept:]
-        with self._pages.lock:
-            if rest.size and (self._pages.users[rest] > 1).any():
-                self._pages.drop(rest)
-                self._set_units(self._units[:kept])
-
-    def _set_row(self, row: list[int]) -> None:
-        self._row = row
-        self.backend.write(self._state.marks, np.asarray([row], np.int32))
-
     # -- moving on ------------------------------------------------------------------------
 
     @property
@@ -305,54 +198,6 @@ class KVCache:
         from kvcore.shift import shift
 
         return shift(self, keep, drop, rope)
-
-    # -- sharing --------------------------------------------------------------------------
-
-    def fork(self) -> KVCache:
-        """Return a second cache that continues from the same cells.
-
-        Units that hold cells are shared; one that either writes is copied first. The fork takes
-        the units it writes from the family's pool, which grows when it has too few.
-
-        Raises
-        ------
-        ShapeError
-            If drafts are open.
-        """
-        with self._lock.reading():
-            self._check_settled("fork")
-            twin = object.__new__(type(self))
-            twin.backend, twin.spec, twin.capacity = self.backend, self.spec, self.capacity
-            twin._basis, twin._pages, twin._lock = self._basis, self._pages, SharedLock()
-            used = -(-len(self) // self.spec.layout.unit_cells)
-            with self._pages.lock:
-                self._pages.share(self._units[:used])
-                twin._set_units(self._units[:used].copy())
-            twin._row, twin._saved = list(self._row), self._saved
-            twin._state = self._copy_state()
-            return twin
-
-    def _check_settled(self, op: str) -> None:
-        if len(self) != self.committed:
-            raise ShapeError(
-                f"[{op}] {len(self) - self.committed} drafts are open: commit or truncate first"
-            )
-
-    def _copy_state(self) -> State:
-        be, old = self.backend, self._state
-        fresh = be.state(self.spec.state_layout, 1, self._basis.centre())
-        for name in ("k", "v", "centre", "marks"):
-            be.write(getattr(fresh, name), be.to_host(getattr(old, name)))
-        return fresh
-
-    def free(self) -> None:
-        """Give its pages back to its forks; the cache is empty and unusable afterwards."""
-        with self._lock.writing():
-            self._pages.drop(self._units)
-            self._set_units(self._units[:0])
-            self.capacity = 0
-            self._saved = (b"", 0)
-            self._set_row(rules.fresh(self.spec.state_layout))
 
     # -- reading --------------------------------------------------------------------------
 
@@ -461,31 +306,6 @@ class KVCache:
             return read_cells(self, ids)
 
     # -- saving ---------------------------------------------------------------------------
-
-    def _source(self) -> tuple[Pool, Array]:
-        """Return the pool and table that hold every cell."""
-        return self.pool, self._table
-
-    def _adopt(self, image: Image, digest: bytes) -> None:
-        """Take over checked contents. The old ones are given up only when the new ones lie."""
-        from kvcore.snapshot import place
-
-        be, cells = self.backend, image.row[LENGTH]
-        n = -(-cells // self.spec.layout.unit_cells)
-        with self._pages.lock:
-            spare = self._pages.users[self._units] == 1
-            mine = self._units[:n][spare[:n]]
-            units = np.concatenate([mine, self._pages.take(n - len(mine))])
-            place(be, image, self.pool, self._pages.pages_of(units))  # only unshared pages
-            rest = self._units[~np.isin(self._units, units)]
-            kept = rest[self._pages.users[rest] == 1]
-            self._pages.drop(rest[self._pages.users[rest] > 1])
-            self._set_units(np.concatenate([units, kept]))
-        be.write(self._state.k, image.exact_k[None])
-        be.write(self._state.v, image.exact_v[None])
-        be.write(self._state.centre, image.centre[None])
-        self._set_row(list(image.row))
-        self._saved = (digest, cells)
 
     def snapshot(self) -> bytes:
         """Return the cache as bytes that load on every backend; see :mod:`kvcore.snapshot`.

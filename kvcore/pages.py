@@ -139,7 +139,7 @@ class Pages:
                 self.pool, self.pages_of(units[shared]), self.pool, self.pages_of(copies)
             )
             self.drop(units[shared])
-            out = units.copy()
+            out: Array = units.copy()
             out[shared] = copies
             return out
 

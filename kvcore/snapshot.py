@@ -27,6 +27,7 @@ from kvcore.spec import GROUP_CELLS
 if TYPE_CHECKING:
     from kvcore.backend import Backend
     from kvcore.cache import KVCache
+    from kvcore.held import Held
 
 VERSION = 1
 """Version of the file; a newer one is refused."""
@@ -105,25 +106,34 @@ def save_incremental(cache: KVCache, base: bytes) -> Incremental:
     """
     with cache._lock.reading():
         cache._check_settled("snapshot")
-        cache.backend.synchronize()
-        row = list(cache.marks)
-        state = _exact(cache, row)
+        state = _exact(cache)
         known, low = cache._saved
         old = read(base) if base and hashlib.sha256(base).digest() == known else None
-        reused = 0 if old is None else _reusable(old, row, state[2], low)
-        planes = _capture(cache, row, old, reused)
-        image = Image(
-            spec=cache.spec,
-            capacity=cache.capacity,
-            row=row,
-            planes=planes,
-            exact_k=state[0],
-            exact_v=state[1],
-            centre=state[2],
-        )
+        reused = 0 if old is None else _reusable(old, list(cache.marks), state[2], low)
+        image = _gathered(cache, state, old, reused)
         data = write(image)
         cache._saved = (hashlib.sha256(data).digest(), len(cache))
         return Incremental(data=data, reused=reused)
+
+
+def capture(cache: Held) -> Image:
+    """Return a cache's contents; the caller holds its lock."""
+    return _gathered(cache, _exact(cache), None, 0)
+
+
+def _gathered(
+    cache: Held, state: tuple[Array, Array, Array], old: Image | None, reused: int
+) -> Image:
+    row = list(cache.marks)
+    return Image(
+        spec=cache.spec,
+        capacity=cache.capacity,
+        row=row,
+        planes=_capture(cache, row, old, reused),
+        exact_k=state[0],
+        exact_v=state[1],
+        centre=state[2],
+    )
 
 
 def _reusable(old: Image, row: list[int], centre: Array, low: int) -> int:
@@ -135,9 +145,11 @@ def _reusable(old: Image, row: list[int], centre: Array, low: int) -> int:
     return done // unit * unit
 
 
-def _exact(cache: KVCache, row: list[int]) -> tuple[Array, Array, Array]:
+def _exact(cache: Held) -> tuple[Array, Array, Array]:
     """Return exact K, exact V with dead slots zeroed, and the centre, from the device."""
     be, state, sl = cache.backend, cache.state, cache.spec.state_layout
+    row = cache.marks
+    be.synchronize()
     out = []
     for store in ("k", "v"):
         slots = np.array(be.to_host(getattr(state, store))[0])
@@ -152,7 +164,7 @@ def _exact(cache: KVCache, row: list[int]) -> tuple[Array, Array, Array]:
     return out[0], out[1], centre if row[CENTRED] else np.zeros_like(centre)
 
 
-def _capture(cache: KVCache, row: list[int], old: Image | None, reused: int) -> dict[str, Array]:
+def _capture(cache: Held, row: list[int], old: Image | None, reused: int) -> dict[str, Array]:
     layout, be = cache.spec.layout, cache.backend
     n_units = -(-row[LENGTH] // layout.unit_cells)
     shapes = layout.planes(n_units * layout.unit_pages)
