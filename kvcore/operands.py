@@ -344,8 +344,9 @@ class AttentionCall:
     q : f32[B, T, Q, Dk]
     table : i32[B, blocks]
     lengths : i32[B, T]
-        Cells that each query may see.
+        Cells that each query may see; as given, [B] or [B, T], if a device holds them.
     ids : i32[B, T, N] or None
+        As given, [B, N] or [B, T, N], if a device holds them.
     scale, softcap : float
         softcap 0 means none.
     window : int
@@ -445,9 +446,10 @@ def _lengths(arrays: Arrays, op: str, raw: Any, batch: int, steps: int) -> Any:
         shape_of(sizes, op, "lengths", f"[{batch}, {steps}]", (batch, steps))
         return sizes
     shape_of(sizes, op, "lengths", f"[{batch}] or [{batch}, {steps}]", (batch,))
-    back = arrays.asarray(np.arange(steps, dtype=np.int32) - (steps - 1), "int", op, "lengths")
-    per_query = sizes.reshape(batch, 1) + back.reshape(1, steps)
-    return per_query.clip(0, None)
+    if not is_host(sizes):
+        return sizes
+    back = np.arange(steps, dtype=np.int32) - (steps - 1)
+    return np.maximum(sizes.reshape(batch, 1) + back, 0)
 
 
 def _attention_ids(arrays: Arrays, ids: Any, batch: int, steps: int, sizes: Any) -> Any:
@@ -457,6 +459,8 @@ def _attention_ids(arrays: Arrays, ids: Any, batch: int, steps: int, sizes: Any)
         chosen = chosen.reshape(1, chosen.shape[0])
     if len(chosen.shape) == 2:
         shape_of(chosen, op, "ids", f"[{batch}, N]", (batch, None))
+        if not is_host(chosen):
+            return chosen
         chosen = chosen.reshape(batch, 1, chosen.shape[1]).repeat(steps, 1)
     shape_of(chosen, op, "ids", f"[{batch}, N] or [{batch}, {steps}, N]", (batch, steps, None))
     if is_host(chosen) and is_host(sizes) and chosen.size:

@@ -201,7 +201,8 @@ def pack(codec: Codec, codes: U8) -> U8:
         assert codec.scale is not None
         lead, d, half = codes.shape[:-1], codes.shape[-1], codec.scale.group // 2
         pairs = codes.reshape(*lead, d // (2 * half), 2, half)
-        return (pairs[..., 0, :] | pairs[..., 1, :] << 4).reshape(*lead, d // 2)
+        both = pairs[..., 0, :] | pairs[..., 1, :] << np.uint8(4)
+        return np.asarray(both.reshape(*lead, d // 2), np.uint8)
     per_byte = 8 // codec.bits
     fields = codes.reshape(*codes.shape[:-1], codes.shape[-1] // per_byte, per_byte)
     out = np.zeros(fields.shape[:-1], np.uint8)

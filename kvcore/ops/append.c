@@ -171,7 +171,7 @@ KC_FN void write_row_group(const i32 s, const i32 b, const i32 cell, const i32 h
             stored = to_f16(kc_div(above, below));
     }
     scales[row * (DIM(s) / GROUP(s)) + group] = finite ? stored : (f16)F16_NAN;
-    const i32 per_byte = 8 / BITS(s);
+    const i32 per_byte = PER_BYTE(s);
     const i32 apart = HALVES(s) ? GROUP(s) / 2 : 1;
     const i32 n_bytes = GROUP(s) / per_byte;
     for (i32 i = 0; i < n_bytes; i++) {
@@ -186,12 +186,14 @@ KC_FN void write_row_group(const i32 s, const i32 b, const i32 cell, const i32 h
 }
 
 /* One lane a (cell, head, scale group). With a state the cells continue it, and once the centre is
-   fixed all cells before are written; without one the positions say where. gz = 2 b + store. */
+   fixed all cells before are written; without one the positions say where. gx counts chunks of
+   lanes within cells, gz = 2 b + store. */
 KC_ENTRY(rows)
 {
     const i32 s = gz % 2, b = gz / 2;
     const i32 n_groups = s == 0 ? (K_DIM + K_GROUP - 1) / K_GROUP : (V_DIM + V_GROUP - 1) / V_GROUP;
-    const i32 item = gx * 64 + lane;
+    const i32 item = gx % n_chunks * 64 + lane;
+    const i32 index = gx / n_chunks;
     if (PER_CHANNEL(s) || item >= n_heads * n_groups)
         return;
     const i32 head = item / n_groups, group = item % n_groups;
@@ -199,18 +201,18 @@ KC_ENTRY(rows)
     KC_GLOBAL const i32 *tokens = source;
     if (has_state) {
         KC_GLOBAL const i32 *after = next + b * N_MARKS;
-        cell = gy + (marks[b * N_MARKS + FRONTIER(s)] ? start : 0);
+        cell = index + (marks[b * N_MARKS + FRONTIER(s)] ? start : 0);
         if (!after[FRONTIER(s)] || cell >= after[LENGTH])
             return;
     } else {
         tokens = source + n_sequences * n_tokens; /* every token, as given */
-        cell = positions[b * n_tokens + gy];
+        cell = positions[b * n_tokens + index];
         if (cell < 0 || cell / page_size >= n_pages_each)
             return;
-        for (i32 t = gy + 1; t < n_tokens; t++)
+        for (i32 t = index + 1; t < n_tokens; t++)
             if (positions[b * n_tokens + t] == cell)
                 return; /* of two equal positions the last wins */
-        start = cell - gy;
+        start = cell - index;
     }
     const i32 page = table[b * n_pages_each + cell / page_size];
     if (page < 0)
@@ -233,7 +235,7 @@ KC_FN void write_group(const i32 s, const i32 b, const i32 first, const i32 head
                        KC_GLOBAL u8 *codes, KC_GLOBAL f16 *scales, const f32 gain,
                        const i32 unbiased)
 {
-    const i32 per_byte = 8 / BITS(s);
+    const i32 per_byte = PER_BYTE(s);
     const i32 skip = sinks - first > 0 && sinks - first < GROUP_CELLS ? sinks - first : 0;
     f32 against[8];
     i32 finite[8];
@@ -283,7 +285,7 @@ KC_FN void write_kept(const i32 s, const i32 b, const i32 from, const i32 end, c
                       const i32 ring, KC_GLOBAL const i32 *pages, const i32 page_size,
                       KC_GLOBAL u8 *codes, KC_GLOBAL f16 *scales, const f32 gain)
 {
-    const i32 per_byte = 8 / BITS(s);
+    const i32 per_byte = PER_BYTE(s);
     for (i32 cell = from; cell < end; cell++) {
         const i32 page = pages[cell / page_size];
         const i64 line = channel_row(page, head, cell, n_heads, page_size);
@@ -299,12 +301,13 @@ KC_FN void write_kept(const i32 s, const i32 b, const i32 from, const i32 end, c
     }
 }
 
-/* One lane a (head, byte column). gy = 0: cells that enter a frozen group; gy > 0: the groups that
+/* One lane a (head, byte column). Index 0: cells that enter a frozen group; index > 0: the groups that
    are complete and committed now. gz = 2 b + store. */
 KC_ENTRY(groups)
 {
     const i32 s = gz % 2, b = gz / 2;
-    const i32 item = gx * 64 + lane;
+    const i32 item = gx % n_chunks * 64 + lane;
+    const i32 index = gx / n_chunks;
     if (!PER_CHANNEL(s) || item >= n_heads * ROW_BYTES(s))
         return;
     KC_GLOBAL const i32 *old = marks + b * N_MARKS;
@@ -312,7 +315,7 @@ KC_ENTRY(groups)
     KC_GLOBAL const i32 *pages = table + b * n_pages_each;
     const i32 head = item / ROW_BYTES(s), column = item % ROW_BYTES(s);
     const i32 start = starts[b];
-    if (gy == 0) {
+    if (index == 0) {
         const i32 frontier = old[FRONTIER(s)];
         const i32 end = row[LENGTH] < frontier ? row[LENGTH] : frontier;
         if (s == 0)
@@ -325,7 +328,7 @@ KC_ENTRY(groups)
                        1.0f);
         return;
     }
-    const i32 first = old[FRONTIER(s)] + (gy - 1) * GROUP_CELLS;
+    const i32 first = old[FRONTIER(s)] + (index - 1) * GROUP_CELLS;
     if (first >= row[FRONTIER(s)])
         return;
     if (s == 0)
@@ -385,7 +388,7 @@ KC_FN void write_fresh(const i32 s, const i32 b, const i32 first, const i32 n, c
                        const i32 ring, KC_GLOBAL const i32 *pages, const i32 page_size,
                        KC_GLOBAL u8 *codes, KC_GLOBAL f16 *scales, const f32 gain, const i32 rule)
 {
-    const i32 per_byte = 8 / BITS(s);
+    const i32 per_byte = PER_BYTE(s);
     f32 against[8];
     i32 finite[8];
     const i64 line = channel_row(pages[first / page_size], head, first, n_heads, page_size);
@@ -426,17 +429,18 @@ KC_FN void write_fresh(const i32 s, const i32 b, const i32 first, const i32 n, c
     }
 }
 
-/* Eager grouping: gy counts the groups that this call touches. gz = 2 b + store. */
+/* Eager grouping: the index counts groups that this call touches. gz = 2 b + store. */
 KC_ENTRY(eager)
 {
     const i32 s = gz % 2, b = gz / 2;
-    const i32 item = gx * 64 + lane;
+    const i32 item = gx % n_chunks * 64 + lane;
+    const i32 index = gx / n_chunks;
     if (!PER_CHANNEL(s) || item >= n_heads * ROW_BYTES(s))
         return;
     KC_GLOBAL const i32 *pages = table + b * n_pages_each;
     const i32 head = item / ROW_BYTES(s), column = item % ROW_BYTES(s);
     const i32 start = starts[b], end = starts[b] + counts[b];
-    const i32 first = (start / GROUP_CELLS + gy) * GROUP_CELLS;
+    const i32 first = (start / GROUP_CELLS + index) * GROUP_CELLS;
     const i32 stop = first + GROUP_CELLS < end ? first + GROUP_CELLS : end;
     if (first >= end)
         return;
@@ -465,17 +469,18 @@ KC_ENTRY(eager)
 KC_ENTRY(exact)
 {
     const i32 s = gz % 2, b = gz / 2;
-    const i32 item = gx * 64 + lane;
+    const i32 item = gx % n_chunks * 64 + lane;
+    const i32 index = gx / n_chunks;
     KC_GLOBAL const i32 *row = next + b * N_MARKS;
-    if (s == 0 && gx == 0 && gy == 0 && lane < N_MARKS)
+    if (s == 0 && gx == 0 && lane < N_MARKS)
         marks[b * N_MARKS + lane] = row[lane];
     const i32 dim = DIM(s), ring = s == 0 ? k_ring : v_ring;
-    if (ring == 0 || gy >= counts[b] || item >= n_heads * dim)
+    if (ring == 0 || index >= counts[b] || item >= n_heads * dim)
         return;
-    const i32 cell = starts[b] + gy;
+    const i32 cell = starts[b] + index;
     if (cell >= sinks && cell < row[LENGTH] - ring)
         return;
-    const i64 token = (i64)b * n_tokens + source[b * n_tokens + gy];
+    const i64 token = (i64)b * n_tokens + source[b * n_tokens + index];
     const i64 from = token * n_heads * dim + item;
     const i64 slot = (i64)b * (s == 0 ? n_k_slots : n_v_slots) + exact_slot(cell, sinks, ring);
     const i64 to = slot * n_heads * dim + item;

@@ -143,7 +143,8 @@ class _Sequence:
         """Return the values that the bulk encodes."""
         sl = self.state.layout
         if not sl.delayed(store):
-            return self.new[store][cells - self.state.marks[self.b, LENGTH]]
+            fresh: F32 = self.new[store][cells - self.state.marks[self.b, LENGTH]]
+            return fresh
         x = self._f16(store, cells).astype(np.float32)
         if store == "k" and sl.centred:
             with np.errstate(invalid="ignore"):

@@ -27,7 +27,8 @@ KC_FN f32 read_value(const i32 s, const i32 where, const i64 row, const i64 line
 KC_ENTRY(split)
 {
     const i32 chunk = gx % N_CHUNKS, head = gx / N_CHUNKS % n_heads;
-    const i32 part = gy, t = gz % n_tokens, b = gz / n_tokens;
+    const i32 query_row = gx / (N_CHUNKS * n_heads), part = gy;
+    const i32 t = query_row % n_tokens, b = query_row / n_tokens;
     const i32 n_queries = n_heads * GROUP_HEADS;
     const i32 first_query = head * GROUP_HEADS + chunk * HEADS;
     const i32 left = GROUP_HEADS - chunk * HEADS;
@@ -173,7 +174,7 @@ KC_ENTRY(split)
 /* One group of lanes a query head: splits in ascending order; nothing seen gives 0 and -inf. */
 KC_ENTRY(merge)
 {
-    const i32 head = gx, query = gy;
+    const i32 head = gx % n_queries, query = gx / n_queries;
     f32 top = LOWEST;
     for (i32 p = 0; p < n_splits; p++) {
         const i64 at = ((i64)query * n_splits + p) * n_queries + head;

@@ -14,6 +14,8 @@
 #define LOW(s) BY(s, K_LOW, V_LOW)
 #define HIGH(s) BY(s, K_HIGH, V_HIGH)
 #define N_LEVELS(s) BY(s, K_N_LEVELS, V_N_LEVELS)
+#define PER_BYTE(s) BY(s, K_PER_BYTE, V_PER_BYTE)
+#define CODE_MASK(s) BY(s, K_CODE_MASK, V_CODE_MASK)
 #define HALVES(s) BY(s, K_HALVES, V_HALVES)
 #define ROW_BYTES(s) BY(s, K_ROW_BYTES, V_ROW_BYTES)
 
@@ -94,7 +96,7 @@ KC_FN u32 code_of(const i32 s, const f32 x, const f32 scale)
         code += kc_abs(y - (f32)code) >= 0.5f ? (y < 0.0f ? -1 : 1) : 0;
     code = code < LOW(s) ? LOW(s) : code;
     code = code > HIGH(s) ? HIGH(s) : code;
-    return (u32)code & ((1u << BITS(s)) - 1u);
+    return (u32)code & CODE_MASK(s);
 }
 
 /* The field that fills a group which holds a non-finite value. */
@@ -117,14 +119,14 @@ KC_FN i32 code_byte(const i32 s, const i32 d)
         const i32 half_group = GROUP(s) / 2;
         return d / GROUP(s) * half_group + d % half_group;
     }
-    return d * BITS(s) / 8;
+    return d / PER_BYTE(s);
 }
 
 KC_FN i32 code_shift(const i32 s, const i32 d)
 {
     if (HALVES(s))
         return d % GROUP(s) >= GROUP(s) / 2 ? 4 : 0;
-    return BITS(s) < 8 ? d % (8 / BITS(s)) * BITS(s) : 0;
+    return d % PER_BYTE(s) * BITS(s);
 }
 
 /* A value as it was put in: one product, or the float itself. */
@@ -139,7 +141,7 @@ KC_FN f32 bulk_value(const i32 s, KC_GLOBAL const u8 *codes, KC_GLOBAL const f16
     if (KIND(s) == KIND_BF16)
         return kc_as_f32((u32)((KC_GLOBAL const u16 *)bytes)[d] << 16);
     const u32 field = (u32)bytes[code_byte(s, d)] >> code_shift(s, d);
-    const f32 level = level_of(s, (i32)(field & ((1u << BITS(s)) - 1u)));
+    const f32 level = level_of(s, (i32)(field & CODE_MASK(s)));
     const i64 at = PER_CHANNEL(s) ? scale_row * DIM(s) + d
                                   : row * (DIM(s) / GROUP(s)) + d / GROUP(s);
     return level * kc_h2f(scales[at]);

@@ -1,20 +1,21 @@
-/* gather: one lane a value; gy counts ids, gz = 2 b + store. A bad id gives zeros and says so. */
+/* gather: one lane a value; gx counts chunks of lanes within ids, gz = 2 b + store. A bad id gives zeros and says so. */
 #include "codec.h"
 #include "cells.h"
 
 KC_ENTRY(gather)
 {
     const i32 s = gz % 2, b = gz / 2;
-    const i32 item = gx * 64 + lane;
+    const i32 item = gx % n_chunks * 64 + lane;
+    const i32 index = gx / n_chunks;
     const i32 dim = DIM(s);
     if (item >= n_heads * dim)
         return;
     const i32 head = item / dim, d = item % dim;
-    const i32 cell = ids[(i64)b * n_ids + gy];
+    const i32 cell = ids[(i64)b * n_ids + index];
     i32 page = -1;
     if (cell >= 0 && cell / page_size < n_pages_each)
         page = table[b * n_pages_each + cell / page_size];
-    const i64 at = ((i64)b * n_ids + gy) * n_heads * dim + item;
+    const i64 at = ((i64)b * n_ids + index) * n_heads * dim + item;
     f16 value = (f16)0;
     if (page < 0) {
         errors[0] = 1;

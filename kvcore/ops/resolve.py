@@ -35,7 +35,7 @@ def check_resolve(residency: Residency, ids: Any) -> Array:
     for row in a:
         if (np.diff(row[row >= 0]) < 0).any():
             raise ShapeError("[resolve] ids of a query must ascend: got a descending pair")
-    return a
+    return np.asarray(a, np.int32)
 
 
 def resolve(residency: Residency, ids: Any) -> I32:

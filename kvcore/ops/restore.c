@@ -1,18 +1,19 @@
-/* restore: one lane a value; gy counts the overlay's members, gz = 2 b + store. */
+/* restore: one lane a value; gx counts chunks of lanes within members, gz = 2 b + store. */
 #include "codec.h"
 #include "cells.h"
 
 KC_ENTRY(restore)
 {
     const i32 s = gz % 2, b = gz / 2;
-    const i32 item = gx * 64 + lane;
+    const i32 item = gx % n_chunks * 64 + lane;
+    const i32 index = gx / n_chunks;
     const i32 dim = DIM(s), ring = s == 0 ? k_ring : v_ring;
     KC_GLOBAL const i32 *row = marks + b * N_MARKS;
     const i32 n = lengths[b];
     if (ring == 0 || item >= n_heads * dim)
         return;
     const i32 held = n - window > sinks ? n - window : sinks;
-    const i32 cell = gy < sinks ? gy : held + gy - sinks;
+    const i32 cell = index < sinks ? index : held + index - sinks;
     const i32 end = n < row[FRONTIER(s)] ? n : row[FRONTIER(s)];
     if (cell >= end)
         return;

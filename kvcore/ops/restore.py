@@ -23,20 +23,31 @@ def members(row: list[int], sl: StateLayout, store: str, n: int) -> Array:
     return np.concatenate([sinks, np.arange(max(n - sl.window, sl.sinks), max(end, sl.sinks))])
 
 
-def check_restore(pool: Pool, overlay: State, table: Any, n_cells: Any) -> tuple[Any, Any]:
-    """Return the table and the lengths per sequence, or raise before any write."""
+def check_restore(
+    pool: Pool, overlay: State, table: Any, n_cells: Any, marks: Array
+) -> tuple[Any, Any]:
+    """Return the table and the lengths per sequence, or raise before any write.
+
+    `marks` are the overlay's, on the host.
+    """
     op = "restore"
     if overlay.layout.layout != pool.layout:
         raise ShapeError(f"[{op}] the overlay was made for another layout than the pool's")
     raw = np.full(overlay.batch, n_cells) if np.isscalar(n_cells) else n_cells
     n = operands.HOST.asarray(raw, "int", op, "n_cells").reshape(-1)
     operands.shape_of(n, op, "n_cells", f"[{overlay.batch}]", (overlay.batch,))
-    marks = np.asarray(overlay.marks) if operands.is_host(overlay.marks) else None
-    if (n < 0).any() or (marks is not None and (n > marks[:, LENGTH]).any()):
+    if (n < 0).any() or (n > marks[:, LENGTH]).any():
         raise RangeError(
             message(op, "n_cells is out of range", got=n.tolist(), expected="0 to the length")
         )
-    return operands.table(operands.HOST, op, pool, table, overlay.batch), n
+    t = operands.table(operands.HOST, op, pool, table, overlay.batch)
+    for b in range(overlay.batch):
+        for store in ("k", "v"):
+            if overlay.layout.ring(store) and overlay.layout.overlay:
+                cells = members(marks[b].tolist(), overlay.layout, store, int(n[b]))
+                if (t[b][cells // pool.layout.page_size] < 0).any():
+                    raise RangeError(f"[{op}] a live cell of sequence {b} is not resident")
+    return t, n
 
 
 def restore(overlay: State, pool: Pool, table: Any, n_cells: Any) -> None:
@@ -61,16 +72,13 @@ def restore(overlay: State, pool: Pool, table: Any, n_cells: Any) -> None:
     -----
     Rounding: float16(float32(level * scale) + centre). The original float16 value is lost.
     """
-    t, n = check_restore(pool, overlay, table, n_cells)
-    jobs = []
-    for b in range(overlay.batch):
-        row = overlay.marks[b].tolist()
-        for store in ("k", "v"):
-            if overlay.layout.ring(store) and overlay.layout.overlay:
-                cells = members(row, overlay.layout, store, int(n[b]))
-                if (t[b][cells // pool.layout.page_size] < 0).any():
-                    raise RangeError(f"[restore] a live cell of sequence {b} is not resident")
-                jobs.append((b, store, cells))
+    t, n = check_restore(pool, overlay, table, n_cells, overlay.marks)
+    jobs = [
+        (b, store, members(overlay.marks[b].tolist(), overlay.layout, store, int(n[b])))
+        for b in range(overlay.batch)
+        for store in ("k", "v")
+        if overlay.layout.ring(store) and overlay.layout.overlay
+    ]
     for b, store, cells in jobs:
         x = read_bulk(pool, store, t[b], cells)
         if store == "k" and overlay.layout.centred:

@@ -63,7 +63,7 @@ def rotate(x: Any) -> F32:
             low, high = pairs[:, :, 0], pairs[:, :, 1]
             y = np.stack([low + high, low - high], axis=2).reshape(-1, block)
             step *= 2
-    return y.reshape(a.shape)
+    return np.asarray(y.reshape(a.shape), np.float32)
 
 
 OP = Op(

@@ -2,7 +2,7 @@
 
 KC_ENTRY(scores)
 {
-    const i32 block = gx * 64 + lane, t = gy;
+    const i32 block = gx % n_chunks * 64 + lane, t = gx / n_chunks;
     if (block >= n_blocks)
         return;
     const i32 length = lengths[t];

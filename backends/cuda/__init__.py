@@ -1,0 +1,28 @@
+"""CUDA: CuPy memory and streams, NVRTC. Importing this touches no driver."""
+
+from __future__ import annotations
+
+from kvcore.backend import Availability
+from kvcore.backends.cuda.device import CudaDevice, cuda_devices
+from kvcore.portable.backend import PortableBackend
+from kvcore.portable.found import availability, first_usable
+from kvcore.registry import link
+
+
+class Cuda(PortableBackend):
+    """The portable bodies as CUDA C; results are CuPy arrays on the caller's stream."""
+
+    name = "cuda"
+    target = "cuda"
+    gives_external = True
+
+    def __init__(self) -> None:
+        super().__init__(CudaDevice(first_usable(self.name, cuda_devices()).handle))
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Return the CUDA device that would be used, or why there is none."""
+        return availability(cuda_devices())
+
+
+BACKEND = link(Cuda)

@@ -1,0 +1,29 @@
+"""SYCL: dpctl queues and USM memory. Importing this touches no driver."""
+
+from __future__ import annotations
+
+from kvcore.backend import Availability
+from kvcore.backends.sycl.discovery import dpctl_devices
+from kvcore.portable.backend import PortableBackend
+from kvcore.portable.found import availability, first_usable
+from kvcore.registry import link
+
+
+class Sycl(PortableBackend):
+    """The portable bodies as OpenCL C on SYCL devices."""
+
+    name = "sycl"
+    target = "sycl"
+
+    def __init__(self) -> None:
+        from kvcore.backends.sycl.dpctl_device import DpctlDevice
+
+        super().__init__(DpctlDevice(first_usable(self.name, dpctl_devices()).handle))
+
+    @classmethod
+    def probe(cls) -> Availability:
+        """Return the SYCL device that would be used, or why there is none."""
+        return availability(dpctl_devices())
+
+
+BACKEND = link(Sycl)
