@@ -126,7 +126,7 @@ class CacheSpec:
         if self.center_key != "auto":
             return 0
         if self.center_cells is None:
-            return math.ceil((self.sinks + CENTRE_LEAVES) / GROUP_CELLS) * GROUP_CELLS
+            return int(math.ceil((self.sinks + CENTRE_LEAVES) / GROUP_CELLS) * GROUP_CELLS)
         n = _whole("center_cells", self.center_cells, 1)
         if n % GROUP_CELLS or n <= self.sinks:
             raise FormatError(
@@ -137,7 +137,7 @@ class CacheSpec:
                     expected=f"a multiple of {GROUP_CELLS} above sinks={self.sinks}",
                 )
             )
-        return n
+        return int(n)
 
     def _gain(self) -> Any:
         gain, k = self.k_gain, self.format.k

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kvcore.backend import Availability
 from kvcore.backends.cuda.device import CudaDevice, cuda_devices
+
+from kvcore.backend import Availability
+from kvcore.compiler.device import Device
 from kvcore.portable.backend import PortableBackend
 from kvcore.portable.found import availability, first_usable
 from kvcore.registry import link
@@ -16,8 +18,8 @@ class Cuda(PortableBackend):
     target = "cuda"
     gives_external = True
 
-    def __init__(self) -> None:
-        super().__init__(CudaDevice(first_usable(self.name, cuda_devices()).handle))
+    def __init__(self, device: Device | None = None) -> None:
+        super().__init__(device or CudaDevice(first_usable(self.name, cuda_devices()).handle))
 
     @classmethod
     def probe(cls) -> Availability:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kvcore.backend import Availability
 from kvcore.backends.metal.device import MetalDevice, metal_devices
+
+from kvcore.backend import Availability
+from kvcore.compiler.device import Device
 from kvcore.portable.backend import PortableBackend
 from kvcore.portable.found import availability, first_usable
 from kvcore.registry import link
@@ -15,8 +17,8 @@ class Metal(PortableBackend):
     name = "metal"
     target = "metal"
 
-    def __init__(self) -> None:
-        super().__init__(MetalDevice(first_usable(self.name, metal_devices()).handle))
+    def __init__(self, device: Device | None = None) -> None:
+        super().__init__(device or MetalDevice(first_usable(self.name, metal_devices()).handle))
 
     @classmethod
     def probe(cls) -> Availability:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kvcore.backend import Availability
 from kvcore.backends.sycl.discovery import dpctl_devices
+
+from kvcore.backend import Availability
+from kvcore.compiler.device import Device
 from kvcore.portable.backend import PortableBackend
 from kvcore.portable.found import availability, first_usable
 from kvcore.registry import link
@@ -15,10 +17,12 @@ class Sycl(PortableBackend):
     name = "sycl"
     target = "sycl"
 
-    def __init__(self) -> None:
-        from kvcore.backends.sycl.dpctl_device import DpctlDevice
+    def __init__(self, device: Device | None = None) -> None:
+        if device is None:
+            from kvcore.backends.sycl.dpctl_device import DpctlDevice
 
-        super().__init__(DpctlDevice(first_usable(self.name, dpctl_devices()).handle))
+            device = DpctlDevice(first_usable(self.name, dpctl_devices()).handle)
+        super().__init__(device)
 
     @classmethod
     def probe(cls) -> Availability:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kvcore.backend import Availability
 from kvcore.backends.sycl.discovery import opencl_devices
+
+from kvcore.backend import Availability
+from kvcore.compiler.device import Device
 from kvcore.portable.backend import PortableBackend
 from kvcore.portable.found import availability, first_usable
 from kvcore.registry import link
@@ -15,10 +17,12 @@ class OpenCl(PortableBackend):
     name = "opencl"
     target = "opencl"
 
-    def __init__(self) -> None:
-        from kvcore.backends.sycl.opencl_device import OpenClDevice
+    def __init__(self, device: Device | None = None) -> None:
+        if device is None:
+            from kvcore.backends.sycl.opencl_device import OpenClDevice
 
-        super().__init__(OpenClDevice(first_usable(self.name, opencl_devices()).handle))
+            device = OpenClDevice(first_usable(self.name, opencl_devices()).handle)
+        super().__init__(device)
 
     @classmethod
     def probe(cls) -> Availability:

@@ -38,7 +38,7 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         """Bytes of the values."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return self.size * int(self.dtype.itemsize)
 
     @property
     def ndim(self) -> int:
@@ -67,7 +67,7 @@ class DeviceArray:
     def to_numpy(self) -> Array:
         """Return a host copy, after everything launched before."""
         raw = self.device.download(self.buffer, self.nbytes)
-        return raw.view(self.dtype).reshape(self.shape)
+        return np.asarray(raw.view(self.dtype).reshape(self.shape))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         a = self.to_numpy()
@@ -85,13 +85,13 @@ class DeviceArray:
 
 def on_host(x: Any) -> bool:
     """Return True if the values of `x` can be read here without asking a device."""
-    if isinstance(x, DeviceArray) or hasattr(x, "base_data"):
-        return False
-    if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__sycl_usm_array_interface__"):
+    if isinstance(x, np.ndarray | np.generic | list | tuple | int | float):
+        return True
+    if isinstance(x, DeviceArray):
         return False
     if hasattr(x, "__dlpack_device__"):
         return int(x.__dlpack_device__()[0]) in (1, 3)
-    return True
+    return hasattr(x, "__array_interface__")
 
 
 class PortableArrays:
