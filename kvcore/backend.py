@@ -42,6 +42,30 @@ class Availability:
     reason: str = ""
 
 
+class Scratch:
+    """Named arrays that grow when asked for more and are otherwise reused.
+
+    Parameters
+    ----------
+    allocate : callable
+        (shape, dtype) -> array.
+    """
+
+    __slots__ = ("_allocate", "_arrays")
+
+    def __init__(self, allocate: Callable[[tuple[int, ...], str], Any]) -> None:
+        self._allocate = allocate
+        self._arrays: dict[str, Any] = {}
+
+    def take(self, name: str, n_values: int, dtype: str) -> Any:
+        """Return an array of at least `n_values` values; its content is whatever was there."""
+        array = self._arrays.get(name)
+        if array is None or int(array.shape[0]) < n_values:
+            array = self._allocate((n_values,), dtype)
+            self._arrays[name] = array
+        return array
+
+
 class Backend:
     """Base of every backend: memory handling with NumPy, and what is built on the ops.
 
@@ -184,6 +208,14 @@ class Backend:
             ctl=full(16, 0),
             unit_cells=layout.unit_cells,
         )
+
+    def scratch(self) -> Scratch:
+        """Return memory that ops keep between calls instead of allocating in each.
+
+        A call with a scratch allocates on the device only if an earlier one of that scratch was
+        smaller; give each stream or graph its own.
+        """
+        return Scratch(self.allocate)
 
     def cache(self, spec: CacheSpec, capacity: int, fallback: str | None = None) -> Any:
         """Return an empty :class:`kvcore.KVCache` for `capacity` cells on this backend.

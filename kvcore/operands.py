@@ -83,6 +83,25 @@ def _as_numpy(x: Any, op: str, name: str) -> np.ndarray[Any, Any]:
         ) from error
 
 
+def put(out: Any, values: Any, op: str) -> Any:
+    """Return `values`, or `out` (a NumPy array) overwritten with them.
+
+    Raises
+    ------
+    ShapeError
+        If `out` is not a packed float32 NumPy array of the right shape.
+    """
+    if out is None:
+        return np.asarray(values, np.float32)
+    if not isinstance(out, np.ndarray) or out.dtype != np.float32 or out.shape != values.shape:
+        got = f"{type(out).__name__} {getattr(out, 'dtype', '')}{getattr(out, 'shape', '')}"
+        raise ShapeError(
+            message(op, "out is not usable", got=got, expected=f"float32{values.shape} NumPy")
+        )
+    out[...] = values
+    return out
+
+
 def is_host(a: Any) -> bool:
     """Return True if the values of `a` may be read here."""
     return isinstance(a, np.ndarray)

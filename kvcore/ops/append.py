@@ -28,6 +28,7 @@ def append(
     state: State | None = None,
     draft: bool = False,
     commit: Any = None,
+    scratch: Any = None,
 ) -> None:
     """Store new cells of B sequences, in the stored basis (the caller has rotated them).
 
@@ -50,6 +51,8 @@ def append(
         The new cells are a speculative window: not final until they are committed.
     commit : i32[B], optional
         The committed length after the call; by default every cell of a call that is not a draft.
+    scratch : Scratch, optional
+        Memory from ``backend.scratch()`` that the call may use instead of allocating.
 
     Raises
     ------
@@ -217,6 +220,7 @@ OP = Op(
         Arg(name="state", what="State", direction=Direction.INOUT, default=None),
         Arg(name="draft", what="bool", default=False),
         Arg(name="commit", what="i32[B]", default=None),
+        Arg(name="scratch", what="Scratch", direction=Direction.INOUT, default=None),
     ),
     returns="None",
     reference=append,

@@ -11,7 +11,7 @@ from kvcore import operands
 from kvcore.addressing import exact_slot, read_bulk
 from kvcore.numerics import F32, Array
 from kvcore.operands import AttentionCall
-from kvcore.ops import Arg, Op
+from kvcore.ops import Arg, Direction, Op
 from kvcore.pool import Pool, State
 
 
@@ -28,6 +28,8 @@ def attention(
     k: Any = None,
     v: Any = None,
     return_lse: bool = False,
+    out: Any = None,
+    scratch: Any = None,
 ) -> Any:
     """Attend over the cells of B sequences, in the stored basis.
 
@@ -54,6 +56,10 @@ def attention(
         The call's own T cells (the last T of `lengths`), read as given instead of as stored.
     return_lse : bool
         Also return the log of the softmax's sum.
+    out : f32[B, T, Q, Dv], optional
+        Written and returned instead of a new array; of the rank of `q`.
+    scratch : Scratch, optional
+        Memory from ``backend.scratch()`` that the call may use instead of allocating.
 
     Returns
     -------
@@ -75,17 +81,18 @@ def attention(
         operands.HOST, q, pool, table, lengths, ids, state, scale, softcap, window, k, v
     )
     batch, steps, heads = call.q.shape[:3]
-    out = np.zeros((batch, steps, heads, pool.layout.head_dim_v), np.float32)
+    found = np.zeros((batch, steps, heads, pool.layout.head_dim_v), np.float32)
     lse = np.full((batch, steps, heads), -np.inf, np.float32)
     for b in range(batch):
         for t in range(steps):
             cells = visible(call, pool, b, t)
             if cells.size:
                 keys, values = read_cells(call, pool, state, b, t, cells)
-                out[b, t], lse[b, t] = _softmax(call, call.q[b, t], keys, values)
+                found[b, t], lse[b, t] = _softmax(call, call.q[b, t], keys, values)
     if call.rank == 3:
-        out, lse = out[0], lse[0]
-    return (out, lse) if return_lse else out
+        found, lse = found[0], lse[0]
+    found = operands.put(out, found, "attention")
+    return (found, lse) if return_lse else found
 
 
 def visible(call: AttentionCall, pool: Pool, b: int, t: int) -> Array:
@@ -166,6 +173,8 @@ OP = Op(
         Arg(name="k", what="f32[B, T, H, Dk]", default=None),
         Arg(name="v", what="f32[B, T, H, Dv]", default=None),
         Arg(name="return_lse", what="bool", default=False),
+        Arg(name="out", what="f32[B, T, Q, Dv]", direction=Direction.OUT, default=None),
+        Arg(name="scratch", what="Scratch", direction=Direction.INOUT, default=None),
     ),
     returns="f32[B, T, Q, Dv] and, if asked, f32[B, T, Q]",
     reference=attention,

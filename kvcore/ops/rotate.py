@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from kvcore import operands
 from kvcore.errors import ShapeError, message
-from kvcore.numerics import F32
 from kvcore.operands import HOST
-from kvcore.ops import Arg, Op
+from kvcore.ops import Arg, Direction, Op
 from kvcore.spec import rotation_block
 
 
@@ -28,18 +28,20 @@ def check_rotate(shape: tuple[int, ...]) -> int:
     return rotation_block(shape[-1])
 
 
-def rotate(x: Any) -> F32:
+def rotate(x: Any, out: Any = None) -> Any:
     """Rotate every row by an orthonormal Hadamard matrix (Sylvester order).
 
     Parameters
     ----------
     x : f32[..., D]
         D is split into blocks of the largest power of two dividing it (at least 32).
+    out : f32[..., D], optional
+        Written and returned instead of a new array; may be `x`.
 
     Returns
     -------
     f32[..., D]
-        A new array; applying it twice gives `x` back up to rounding.
+        Applying it twice gives `x` back up to rounding.
 
     Raises
     ------
@@ -63,13 +65,16 @@ def rotate(x: Any) -> F32:
             low, high = pairs[:, :, 0], pairs[:, :, 1]
             y = np.stack([low + high, low - high], axis=2).reshape(-1, block)
             step *= 2
-    return np.asarray(y.reshape(a.shape), np.float32)
+    return operands.put(out, y.reshape(a.shape), "rotate")
 
 
 OP = Op(
     name="rotate",
     version=1,
-    args=(Arg(name="x", what="f32[..., D]"),),
+    args=(
+        Arg(name="x", what="f32[..., D]"),
+        Arg(name="out", what="f32[..., D]", direction=Direction.OUT, default=None),
+    ),
     returns="f32[..., D]",
     reference=rotate,
 )

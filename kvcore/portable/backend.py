@@ -11,7 +11,7 @@ import numpy as np
 from kvcore import operands
 from kvcore.backend import Backend
 from kvcore.compiler.device import Device, Program
-from kvcore.errors import RangeError
+from kvcore.errors import RangeError, ShapeError, message
 from kvcore.layout import N_MARKS
 from kvcore.numerics import Array
 from kvcore.ops.move import check_move
@@ -26,7 +26,7 @@ from kvcore.portable.arrays import DeviceArray, PortableArrays
 from kvcore.portable.programs import LANES, SPLIT
 from kvcore.registry import implements
 from kvcore.residency import PLACED, Residency
-from kvcore.spec import GROUP_CELLS, rotation_block
+from kvcore.spec import GROUP_CELLS
 
 _RULES = {"old": 0, "n": 1, "shrink": 2}
 
@@ -152,16 +152,15 @@ class PortableBackend(Backend):
     # -- ops ------------------------------------------------------------------------------
 
     @implements("rotate", version=1)
-    def rotate(self, x: Any) -> Any:
+    def rotate(self, x: Any, out: Any = None) -> Any:
         """See :mod:`kvcore.ops.rotate`."""
         a = self.arrays.asarray(x, "float", "rotate", "x")
-        check_rotate(a.shape)
-        block = rotation_block(a.shape[-1])
-        out = self.arrays.empty(a.shape, np.float32)
+        block = check_rotate(a.shape)
+        y = self._out(out, a.shape, "rotate")
         n = a.size // block
         program = self._program(programs.rotate_recipe, block)
-        self._device.launch(program, "rotate", (n, 1, 1), [a.buffer, out.buffer, n, max(n, 1)])
-        return self._give(out)
+        self._device.launch(program, "rotate", (n, 1, 1), [a.buffer, y.buffer, n, max(n, 1)])
+        return self._give(y) if out is None else out
 
     @implements("append", version=1)
     def append(
@@ -174,12 +173,13 @@ class PortableBackend(Backend):
         state: State | None = None,
         draft: bool = False,
         commit: Any = None,
+        scratch: Any = None,
     ) -> None:
         """See :mod:`kvcore.ops.append`."""
         call = operands.append(self.arrays, pool, table, positions, k, v, state, draft, commit)
         batch, steps = call.k.shape[:2]
         if batch:
-            _Append(self, pool, call, state, bool(draft), int(steps)).run()
+            _Append(self, pool, call, state, bool(draft), int(steps), scratch).run()
 
     @implements("gather", version=1)
     def gather(self, pool: Pool, table: Any, ids: Any) -> tuple[Any, Any]:
@@ -218,20 +218,50 @@ class PortableBackend(Backend):
         k: Any = None,
         v: Any = None,
         return_lse: bool = False,
+        out: Any = None,
+        scratch: Any = None,
     ) -> Any:
         """See :mod:`kvcore.ops.attention`."""
         call = operands.attention(
             self.arrays, q, pool, table, lengths, ids, state, scale, softcap, window, k, v
         )
-        out, lse = self._attend(pool, call, state)
+        shape = (*call.q.shape[:3], pool.layout.head_dim_v)
+        found = self._out(out, shape if call.rank == 4 else shape[1:], "attention")
+        lse = self._attend(pool, call, state, found, scratch)
         if call.rank == 3:
-            out, lse = out.reshape(out.shape[1:]), lse.reshape(lse.shape[1:])
-        return (self._give(out), self._give(lse)) if return_lse else self._give(out)
+            lse = lse.reshape(lse.shape[1:])
+        given = self._give(found) if out is None else out
+        return (given, self._give(lse)) if return_lse else given
+
+    def _out(self, out: Any, shape: tuple[int, ...], op: str) -> DeviceArray:
+        """Return the array to write: a fresh one, or the caller's if it fits."""
+        if out is None:
+            return self.arrays.empty(shape, np.float32)
+        if isinstance(out, np.ndarray) or np.dtype(out.dtype) != np.float32:
+            got = f"{type(out).__name__} {out.dtype}"
+            raise ShapeError(message(op, "out is not usable", got=got, expected="f32 on device"))
+        target = out if isinstance(out, DeviceArray) else self._adopt(out)
+        if target.shape != tuple(shape):
+            raise ShapeError(message(op, "out is not usable", got=target.shape, expected=shape))
+        return target
+
+    def _work(self, scratch: Any, name: str, shape: tuple[int, ...], dtype: str) -> DeviceArray:
+        """Return memory for one call: the scratch's if there is one."""
+        if scratch is None:
+            return self.arrays.empty(shape, dtype)
+        kept = scratch.take(name, int(np.prod(shape, dtype=np.int64)), dtype)
+        return DeviceArray(self._device, kept.buffer, shape, dtype)
 
     def _attend(
-        self, pool: Pool, call: operands.AttentionCall, state: State | None
-    ) -> tuple[DeviceArray, DeviceArray]:
-        layout, empty = pool.layout, self.arrays.empty
+        self,
+        pool: Pool,
+        call: operands.AttentionCall,
+        state: State | None,
+        out: DeviceArray,
+        scratch: Any,
+    ) -> DeviceArray:
+        """Write the output; return the LSE, [B, T, Q]."""
+        layout = pool.layout
         batch, steps, heads = call.q.shape[:3]
         group_heads = heads // layout.n_kv_heads
         centred = state is not None and state.layout.centred
@@ -239,10 +269,10 @@ class PortableBackend(Backend):
         program = self._program(programs.attention_recipe, layout, centred, group_heads)
         splits = max(1, -(-self._listed(pool, call) // SPLIT))
         rows = batch * steps
-        out = empty((batch, steps, heads, layout.head_dim_v), np.float32)
-        lse = empty((batch, steps, heads), np.float32)
-        partial = empty((rows, splits, heads, layout.head_dim_v), np.float32)
-        sums = empty((rows, splits, heads, 2), np.float32)
+        lse = self._work(scratch, "lse", (batch, steps, heads), "f4")
+        wide = (rows, splits, heads, layout.head_dim_v)
+        partial = self._work(scratch, "partial", wide, "f4")
+        sums = self._work(scratch, "sums", (rows, splits, heads, 2), "f4")
         ids = None if call.ids is None else self._ints(call.ids)
         pages, sizes = self._ints(call.table), self._ints(call.lengths)
         own = [None if a is None else a.buffer for a in (call.k, call.v)]
@@ -262,7 +292,7 @@ class PortableBackend(Backend):
             program, "merge", (rows * heads, 1, 1),
             [partial.buffer, sums.buffer, out.buffer, lse.buffer, splits, heads],
         )  # fmt: skip
-        return out, lse
+        return lse
 
     def _listed(self, pool: Pool, call: operands.AttentionCall) -> int:
         """Return the most cells that a query goes through, as far as the host knows."""
@@ -426,6 +456,7 @@ class _Append:
         state: State | None,
         draft: bool,
         steps: int,
+        scratch: Any,
     ) -> None:
         self.be, self.pool, self.call, self.state = be, pool, call, state
         self.draft, self.steps = draft, steps
@@ -433,12 +464,11 @@ class _Append:
         self.layout = pool.layout
         self.sl = None if state is None else state.layout
         self.program = be._program(programs.append_recipe, pool.layout, self.sl)
-        empty = be.arrays.empty
         self.table, self.positions = be._ints(call.table), be._ints(call.positions)
-        self.next = empty((self.batch, N_MARKS), np.int32)
-        self.starts = empty((self.batch,), np.int32)
-        self.counts = empty((self.batch,), np.int32)
-        self.source = empty((2, self.batch, max(steps, 1)), np.int32)
+        self.next = be._work(scratch, "next", (self.batch, N_MARKS), "i4")
+        self.starts = be._work(scratch, "starts", (self.batch,), "i4")
+        self.counts = be._work(scratch, "counts", (self.batch,), "i4")
+        self.source = be._work(scratch, "source", (2, self.batch, max(steps, 1)), "i4")
 
     def run(self) -> None:
         self._plan()

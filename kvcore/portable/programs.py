@@ -137,7 +137,7 @@ def rotate_recipe(block: int) -> Recipe:
     lanes = min(block // 2, 256)
     kernel = KernelDecl(
         "rotate",
-        args=(Buf("x", "f32", const=True), Buf("y", "f32"), *_ints("n_blocks", "n_columns")),
+        args=(Buf("x", "f32", const=True, alias=True), Buf("y", "f32", alias=True), *_ints("n_blocks", "n_columns")),
         locals=(Local("values", "f32", block),),
         lanes=lanes,
     )
