@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -110,6 +110,19 @@ class Backend:
     def write(self, array: Any, values: Array) -> None:
         """Overwrite all of one of this backend's arrays with host values."""
         array[...] = values
+
+    def part(self, array: Any, start: int, stop: int) -> Any:
+        """Return rows [start, stop) of one of this backend's arrays, sharing its memory."""
+        return array[start:stop]
+
+    def join(self, parts: Sequence[Any], shape: tuple[int, ...]) -> Any:
+        """Return f32 parts one after the other along the first axis, as an array of `shape`."""
+        if len(parts) == 1:
+            return parts[0].reshape(shape)
+        out = self.allocate(shape, "f4")
+        if parts:
+            self.write(out, np.concatenate([self.to_host(p) for p in parts]).reshape(shape))
+        return out
 
     def synchronize(self) -> None:
         """Wait for everything that was asked for; raise what device-held bad operands raised."""
@@ -240,6 +253,19 @@ class Backend:
             return fall_back(self.name, fallback, spec).cache(spec, capacity)
         self.require(spec)
         return KVCache(self, spec, capacity)
+
+    def sequences(self, spec: CacheSpec, n_pages: int) -> Any:
+        """Return :class:`kvcore.sequences.Sequences` over a new pool of `n_pages` pages.
+
+        Raises
+        ------
+        UnsupportedError
+            If this backend has a declared gap for the spec.
+        """
+        from kvcore.sequences import Sequences
+
+        self.require(spec)
+        return Sequences(self, spec, n_pages)
 
     def load(self, snapshot: bytes, capacity: int | None = None) -> Any:
         """Return a new cache from the bytes of :meth:`kvcore.KVCache.snapshot`.

@@ -60,9 +60,22 @@ class Held:
         self._row = rules.fresh(spec.state_layout)
         self._lock = SharedLock()
         self._saved: tuple[bytes, int] = (b"", 0)
+        self._pages.owners.add(self)
 
     def _new_pages(self, units: int) -> Pages:
         return Pages(self.backend, self.spec.layout, units, elastic=True)
+
+    def _sibling(self: T) -> T:
+        """Return an empty cache without units over the same pages."""
+        twin = object.__new__(type(self))
+        twin.backend, twin.spec, twin.capacity = self.backend, self.spec, self.capacity
+        twin._basis, twin._pages, twin._lock = self._basis, self._pages, SharedLock()
+        twin._set_units(self._units[:0])
+        twin._state = self.backend.state(self.spec.state_layout, 1, self._basis.centre())
+        twin._row = rules.fresh(self.spec.state_layout)
+        twin._saved = (b"", 0)
+        twin._pages.owners.add(twin)
+        return twin
 
     def __del__(self) -> None:
         units = getattr(self, "_units", None)
@@ -109,20 +122,23 @@ class Held:
         self._units = units
         self._table = self._pages.pages_of(units)
 
-    # -- pages --------
+    # -- pages ----------------------------------------------------------------------------
+
+    def _lacking(self, first: int, end: int) -> tuple[int, Array]:
+        """Return how many units must be added, and which shared ones copied, to write cells."""
+        unit = self.spec.layout.unit_cells
+        need = -(-end // unit)
+        touched = np.arange(first // unit, min(need, len(self._units)))
+        shared = touched[self._pages.users[self._units[touched]] > 1]
+        return max(need - len(self._units), 0), shared
 
     def _open(self, first: int, end: int) -> tuple[Pool, Array]:
         """Return pool and table for writing cells [first, end): none of them shared."""
-        unit = self.spec.layout.unit_cells
-        units, need = self._units, -(-end // unit)
-        if need > len(units):
-            units = np.concatenate([units, self._pages.take(need - len(units))])
-            self._set_units(units)
-        touched = slice(first // unit, need)
-        owned = self._pages.own(units[touched])
-        if owned is not units[touched] and (owned != units[touched]).any():
-            units = units.copy()
-            units[touched] = owned
+        added, shared = self._lacking(first, end)
+        if added or shared.size:
+            self._pages.require(added + len(shared))
+            units = np.concatenate([self._units, self._pages.take(added)])
+            units[shared] = self._pages.own(units[shared])
             self._set_units(units)
         return self.pool, self._table
 
@@ -157,29 +173,24 @@ class Held:
         """
         with self._lock.reading():
             self._check_settled("fork")
-            twin = object.__new__(type(self))
-            twin.backend, twin.spec, twin.capacity = self.backend, self.spec, self.capacity
-            twin._basis, twin._pages, twin._lock = self._basis, self._pages, SharedLock()
-            used = -(-len(self) // self.spec.layout.unit_cells)
-            with self._pages.lock:
-                self._pages.share(self._units[:used])
-                twin._set_units(self._units[:used].copy())
-            twin._row, twin._saved = list(self._row), self._saved
-            twin._state = self._copy_state()
-            return twin
+            return self._fork()
+
+    def _fork(self: T) -> T:
+        twin, be = self._sibling(), self.backend
+        used = -(-len(self) // self.spec.layout.unit_cells)
+        with self._pages.lock:
+            self._pages.share(self._units[:used])
+            twin._set_units(self._units[:used].copy())
+        for name in ("k", "v", "centre", "marks"):
+            be.write(getattr(twin._state, name), be.to_host(getattr(self._state, name)))
+        twin._row, twin._saved = list(self._row), self._saved
+        return twin
 
     def _check_settled(self, op: str) -> None:
         if len(self) != self.committed:
             raise ShapeError(
                 f"[{op}] {len(self) - self.committed} drafts are open: commit or truncate first"
             )
-
-    def _copy_state(self) -> State:
-        be, old = self.backend, self._state
-        fresh = be.state(self.spec.state_layout, 1, self._basis.centre())
-        for name in ("k", "v", "centre", "marks"):
-            be.write(getattr(fresh, name), be.to_host(getattr(old, name)))
-        return fresh
 
     def free(self) -> None:
         """Give its pages back to its forks; the cache is empty and unusable afterwards."""
@@ -189,6 +200,24 @@ class Held:
             self.capacity = 0
             self._saved = (b"", 0)
             self._set_row(rules.fresh(self.spec.state_layout))
+
+    def defragment(self, shrink: bool = False) -> int:
+        """Move the units of all caches over this pool to its lowest places.
+
+        Parameters
+        ----------
+        shrink : bool
+            Also give up the pool's free units.
+
+        Returns
+        -------
+        int
+            Units that moved.
+        """
+        return self._pages.defragment(shrink)
+
+    def _rename(self, place: Array) -> None:
+        self._set_units(place[self._units])
 
     def _source(self) -> tuple[Pool, Array]:
         """Return the pool and table that hold every cell."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import threading
+import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +39,8 @@ class Pages:
         Replaced by a larger one when it grows.
     users : i64[units]
         Owners of each unit.
+    owners : weakref.WeakSet
+        Whatever holds numbers of units: has a ``_lock`` and is told new ones by ``_rename``.
     lock : threading.RLock
         Held by whoever changes owners, or writes pages of a pool that may be replaced.
     """
@@ -45,6 +49,7 @@ class Pages:
         self.backend, self.layout, self.elastic = backend, layout, elastic
         self.pool: Pool = backend.pool(layout, units * layout.unit_pages)
         self.users: Array = np.zeros(units, np.int64)
+        self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._free = list(range(units))
         self.lock = threading.RLock()
 
@@ -64,28 +69,40 @@ class Pages:
         pages = np.asarray(units, np.int64)[:, None] * u + np.arange(u)
         return pages.reshape(-1).astype(np.int32)
 
+    def require(self, n: int) -> None:
+        """Make sure that `n` units are free.
+
+        Raises
+        ------
+        OutOfPages
+            If there are fewer and the pool may not grow; nothing is changed.
+        """
+        with self.lock:
+            if n <= self.n_free:
+                return
+            if not self.elastic:
+                u = self.layout.unit_pages
+                raise OutOfPages(
+                    message(
+                        "pages",
+                        "too few free pages",
+                        got=f"{self.n_free * u} free of {self.n_units * u}",
+                        expected=f"{n * u}",
+                        fix="free or truncate sequences, or grow the pool",
+                    )
+                )
+            self.grow(n - self.n_free)
+
     def take(self, n: int) -> Array:
         """Return `n` free units, now used once.
 
         Raises
         ------
         OutOfPages
-            If there are fewer; nothing is changed.
+            As :meth:`require`.
         """
         with self.lock:
-            if n > self.n_free:
-                if not self.elastic:
-                    u = self.layout.unit_pages
-                    raise OutOfPages(
-                        message(
-                            "pages",
-                            "too few free pages",
-                            got=f"{self.n_free * u} free of {self.n_units * u}",
-                            expected=f"{n * u}",
-                            fix="free or truncate sequences, or grow the pool",
-                        )
-                    )
-                self.grow(n - self.n_free)
+            self.require(n)
             units = np.array([heapq.heappop(self._free) for _ in range(n)], np.int64)
             self.users[units] += 1
             return units
@@ -156,22 +173,36 @@ class Pages:
             for unit in range(units, units + more):
                 heapq.heappush(self._free, unit)
 
-    def compaction(self) -> Array:
-        """Move the used units to the lowest places; return the new place of every unit, i64.
+    def defragment(self, shrink: bool = False) -> int:
+        """Move the used units to the lowest places and rename them in every owner's table.
 
-        The caller renames the units of every owner by the returned array.
+        Takes every owner's lock. `shrink` also gives up the free units. Returns how many moved.
         """
-        with self.lock:
-            place = np.arange(self.n_units)
-            used = int((self.users > 0).sum())
-            holes = np.flatnonzero(self.users[:used] == 0)
-            high = np.flatnonzero(self.users[used:] > 0) + used
-            if holes.size:
-                self.backend.move(self.pool, self.pages_of(high), self.pool, self.pages_of(holes))
-                self.users[holes], self.users[high] = self.users[high], 0
-                place[high] = holes
-            self._free = list(range(used, self.n_units))
-            return place
+        owners = list(self.owners)
+        locks = {id(o._lock): o._lock for o in owners}
+        with ExitStack() as held:
+            for key in sorted(locks):
+                held.enter_context(locks[key].writing())
+            held.enter_context(self.lock)
+            place, moved = self._compact()
+            for owner in owners:
+                owner._rename(place)
+            if shrink:
+                self.shrink()
+        return moved
+
+    def _compact(self) -> tuple[Array, int]:
+        """Move the used units to the lowest places; return every unit's new place, and a count."""
+        place = np.arange(self.n_units)
+        used = int((self.users > 0).sum())
+        holes = np.flatnonzero(self.users[:used] == 0)
+        high = np.flatnonzero(self.users[used:] > 0) + used
+        if holes.size:
+            self.backend.move(self.pool, self.pages_of(high), self.pool, self.pages_of(holes))
+            self.users[holes], self.users[high] = self.users[high], 0
+            place[high] = holes
+        self._free = list(range(used, self.n_units))
+        return place, len(holes)
 
     def shrink(self) -> None:
         """Give up the free units behind the last used one."""
