@@ -93,6 +93,14 @@ class PortableBackend(Backend):
         data = np.ascontiguousarray(np.broadcast_to(values, target.shape), target.dtype)
         self._device.upload(target.buffer, data)
 
+    def part(self, array: Any, start: int, stop: int) -> DeviceArray:
+        """Return rows [start, stop) of a device array, sharing its memory."""
+        whole = array if isinstance(array, DeviceArray) else self._adopt(array)
+        first, last, _ = slice(start, stop).indices(whole.shape[0])
+        row = whole.nbytes // max(whole.shape[0], 1)
+        window = whole.buffer.view(first * row, (last - first) * row)
+        return DeviceArray(self._device, window, (last - first, *whole.shape[1:]), whole.dtype)
+
     def _adopt(self, array: Any) -> DeviceArray:
         tensor = self._device.from_external(array)
         return DeviceArray(self._device, tensor.buffer, tensor.shape, array.dtype)
