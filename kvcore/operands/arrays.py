@@ -107,6 +107,7 @@ def shape_of(a: Any, op: str, name: str, expected: str, want: tuple[Any, ...]) -
 
 
 def rank4(a: Any, op: str, name: str, expected: str, heads: int, dim: int) -> Any:
+    """Return `a` as [B, T, heads, dim]; rank 3 means B = 1."""
     if len(a.shape) == 3:
         a = a.reshape(1, *a.shape)
     shape_of(a, op, name, f"{expected} with H={heads}, D={dim}", (None, None, heads, dim))

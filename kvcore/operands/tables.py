@@ -73,6 +73,7 @@ def pages(op: str, name: str, raw: Any, pool: Pool) -> Any:
 
 
 def check_ids(op: str, ids: Any, low: int, end: int) -> None:
+    """Raise RangeError unless low <= id < end for every id."""
     if int(ids.max()) >= end or int(ids.min()) < low:
         bad = int(ids.max()) if int(ids.max()) >= end else int(ids.min())
         raise RangeError(
@@ -81,6 +82,7 @@ def check_ids(op: str, ids: Any, low: int, end: int) -> None:
 
 
 def check_state(op: str, pool: Pool, state: State, batch: int) -> None:
+    """Raise ShapeError unless the state was made for this layout and batch."""
     if state.layout.layout != pool.layout:
         raise ShapeError(f"[{op}] the state was made for another layout than the pool's")
     if state.batch != batch:
