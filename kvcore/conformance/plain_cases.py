@@ -22,8 +22,13 @@ def _rotate(values: str, bench: Bench) -> Iterator[str]:
         for name, a in (("", x), (" strided", x[:, ::2]), (" no rows", x[:0])):
             got = bench.host(bench.be.rotate(a))
             yield from value_differences(f"D={dim}{name}", got, bench.ref.rotate(a))
-        got = bench.host(bench.be.rotate(bench.floats(x)))
-        yield from value_differences(f"D={dim} device", got, bench.ref.rotate(x))
+        expected = bench.ref.rotate(x)
+        out = bench.be.allocate(x.shape, "f4")
+        bench.be.rotate(bench.floats(x), out=out)
+        yield from value_differences(f"D={dim} with out=", bench.host(out), expected)
+        place = bench.floats(x.copy())
+        bench.be.rotate(place, out=place)
+        yield from value_differences(f"D={dim} in place", bench.host(place), expected)
 
 
 def _ring_table(bench: Bench) -> Iterator[str]:

@@ -1,4 +1,8 @@
-"""Bad operands: the error of the reference, and not one byte written."""
+"""Bad operands: the error of the reference, and not one byte written.
+
+What only values held by a device tell (a state's length) is refused at the next synchronisation:
+until then the call is skipped and the state's flag is set.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from kvcore import operands
 from kvcore.backend import Backend
 from kvcore.conformance.case import Case
 from kvcore.conformance.twin import Bench, Twin, layout_of, pages_of, shuffled_table
-from kvcore.errors import KvcoreError
-from kvcore.layout import StateLayout
+from kvcore.conformance.values import ordinary
+from kvcore.errors import KvcoreError, RangeError
+from kvcore.layout import FLAG, StateLayout
 from kvcore.numerics import Array
 from kvcore.pool import Pool, State
 from kvcore.spec import Format
@@ -134,23 +140,59 @@ def _run(calls: dict[str, Call], fmt: Format, bench: Bench) -> Iterator[str]:
     table = shuffled_table(bench.rng, layout, 1, 100)
     assert twin.states is not None
     for what, call in calls.items():
-        errors: list[KvcoreError | None] = []
-        for side, be in enumerate((bench.ref, bench.be)):
-            try:
-                call(be, twin.pools[side], twin.states[side], table)
-                errors.append(None)
-            except KvcoreError as error:
-                errors.append(error)
-        wanted, got = errors
+        wanted, got = (
+            _error(partial(call, be, twin.pools[side], twin.states[side], table))
+            for side, be in enumerate((bench.ref, bench.be))
+        )
         if wanted is None:
             yield f"{what}: the reference accepts it: the case is wrong"
-        elif type(got) is not type(wanted):
+        if got is None and not operands.is_host(twin.states[1].marks):
+            got = _error(bench.be.synchronize)
+            _clear_flag(bench, twin.states[1])
+        if type(got) is not type(wanted):
             yield f"{what}: got {got!r}, expected {wanted!r}"
         yield from (f"{what}: {d}" for d in twin.differences())
 
 
+def _error(call: Callable[[], None]) -> KvcoreError | None:
+    try:
+        call()
+    except KvcoreError as error:
+        return error
+    return None
+
+
+def _clear_flag(bench: Bench, state: State) -> None:
+    marks = bench.host(state.marks).copy()
+    marks[:, FLAG] = 0
+    bench.be.write(state.marks, marks)
+
+
+def _held_append(fmt: Format, bench: Bench) -> Iterator[str]:
+    """Bad positions held by a device are skipped as padding is, and raise when synchronised."""
+    layout = layout_of(fmt)
+    twin = Twin(bench=bench, layout=layout, n_pages=pages_of(layout, 1, 70))
+    table = shuffled_table(bench.rng, layout, 1, 70)
+    k, v = (ordinary(bench.rng, a.shape) for a in _chunk(twin.pools[0], 12))
+    good = np.asarray([*range(10), -1, -1], np.int32)
+    bad = good.copy()
+    bad[10:] = (10**6, -7)
+    held = bench.ints(bad)
+    if operands.is_host(held):
+        if _error(lambda: bench.be.append(twin.pools[1], table, held, k, v)) is None:
+            yield "positions out of range: got no error, expected RangeError"
+    else:
+        bench.be.append(twin.pools[1], table, held, k, v)
+        if not isinstance(_error(bench.be.synchronize), RangeError):
+            yield "positions out of range: got no error at synchronize, expected RangeError"
+        twin.append_reference(table, good, k, v)
+    yield from twin.differences()
+
+
 def refusal_cases(fmt: Format) -> Iterator[Case]:
-    """Yield one case per op for one format."""
+    """Yield the refusals of every op for one format."""
     for op, calls in CALLS.items():
         run = partial(_run, calls, fmt)
         yield Case(op=op, title="bad operands are refused", run=run, format=fmt, quick=True)
+    run = partial(_held_append, fmt)
+    yield Case(op="append", title="bad operands held by the device", run=run, format=fmt)
