@@ -22,3 +22,7 @@ class ModelFileError(KvcoreError, ValueError):
 
 class SettingError(KvcoreError, ValueError):
     """A setting of a run outside its range."""
+
+
+class DataFileError(KvcoreError, ValueError):
+    """A dump or a file of logits is damaged, incomplete or contradicts itself."""

@@ -1,0 +1,196 @@
+"""Arms: what is measured side by side, written in one line that says all of it.
+
+``FORMAT[:OPTION,...]`` where FORMAT is a name that ``kvcore formats`` lists, a pair
+``KCODEC+VCODEC/ROTATE``, or ``sim:NAME`` for a measuring-only arm; OPTION is ``bare`` (drop the
+format's recipe) or ``field=value`` for a field of `CacheSpec`. The text of an arm is its label in
+every table and plot, so that a label cannot say something else than what ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kvcore
+from kvcore.codecs import get as get_codec
+from kvcore.errors import message
+from kvcore.formats import get as get_format
+from kvcore.formats import names as format_names
+from kvcore.lab.caches import HostCache
+from kvcore.lab.engine import LayerCache
+from kvcore.lab.errors import SettingError
+from kvcore.lab.simulate import SIMULATIONS, SimulatedCache, Simulation
+from kvcore.lab.weights import Floats
+from kvcore.spec import Format
+
+_WHOLE = ("window", "sinks", "page_size", "center_cells")
+_WORDS = ("k_center", "grouping", "rule")
+_SIMULATED = "sim:"
+CALIBRATED = "calibrated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One thing to measure.
+
+    Attributes
+    ----------
+    name : str
+        The text it was made from.
+    format : Format or None
+        None for a simulation.
+    simulation : Simulation or None
+    options : mapping
+        Fields of `CacheSpec`.
+    """
+
+    name: str
+    format: Format | None
+    simulation: Simulation | None
+    options: Mapping[str, Any]
+
+    @property
+    def calibrated(self) -> bool:
+        """True if it needs a centre per layer that was measured elsewhere."""
+        return self.options.get("k_center") == CALIBRATED
+
+    def spec(
+        self, n_kv_heads: int, head_dim: int, centre: Floats | None = None
+    ) -> kvcore.CacheSpec:
+        """Return the specification of one layer.
+
+        Parameters
+        ----------
+        n_kv_heads, head_dim : int
+        centre : float32[H, D], optional
+            For a calibrated arm.
+
+        Raises
+        ------
+        FormatError
+            The format does not suit the heads, or the fields each other.
+        SettingError
+            A simulation has none, or a calibrated arm was given no centre.
+        """
+        if self.format is None:
+            raise SettingError(message("arm", "no kvcore format", got=self.name, expected="one"))
+        options = dict(self.options)
+        if self.calibrated:
+            if centre is None:
+                what = f"{self.name} without a calibration"
+                raise SettingError(message("arm", what, got="none", expected="a centre per layer"))
+            options["k_center"] = centre
+        return kvcore.CacheSpec(
+            format=self.format, n_kv_heads=n_kv_heads, head_dim=head_dim, **options
+        )
+
+    def bytes_per_cell(self, n_kv_heads: int, head_dim: int) -> float:
+        """Bytes of K and V of one cell, scales included, overlay and tail not."""
+        if self.simulation is not None:
+            return self.simulation.bytes_per_cell(n_kv_heads, head_dim)
+        assert self.format is not None
+        return float(self.format.bytes_per_cell(n_kv_heads, head_dim))
+
+    def cache(
+        self,
+        backend: Any,
+        *,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        centre: Floats | None = None,
+    ) -> LayerCache:
+        """Return an empty cache of one layer."""
+        if self.simulation is not None:
+            return SimulatedCache(self.simulation)
+        return HostCache(backend.cache(self.spec(n_kv_heads, head_dim, centre), capacity=capacity))
+
+
+def read_back(cache: LayerCache) -> tuple[Floats, Floats]:
+    """Return K and V of all cells as the last query reads them, float32[N, H, D]."""
+    if isinstance(cache, SimulatedCache):
+        return cache.read()
+    assert isinstance(cache, HostCache)
+    return cache.cache.read()
+
+
+def parse_arm(text: str) -> Arm:
+    """Return the arm that a text describes.
+
+    Raises
+    ------
+    SettingError
+        Unknown simulation, unknown option, or a value that is none.
+    FormatError
+        Unknown format or codec.
+    """
+    text = text.strip()
+    if text.startswith(_SIMULATED):
+        name = text.removeprefix(_SIMULATED)
+        if name not in SIMULATIONS:
+            expected = ", ".join(_SIMULATED + n for n in SIMULATIONS)
+            raise SettingError(message("arm", "unknown simulation", got=text, expected=expected))
+        return Arm(name=text, format=None, simulation=SIMULATIONS[name], options={})
+    head, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        options |= _option(text, part)
+    return Arm(name=text, format=_format(head), simulation=None, options=options)
+
+
+def parse_arms(texts: Sequence[str]) -> list[Arm]:
+    """Parse arms and refuse the same one twice."""
+    arms = [parse_arm(t) for t in texts]
+    twice = sorted({a.name for a in arms if [b.name for b in arms].count(a.name) > 1})
+    if twice:
+        raise SettingError(
+            message("arms", "the same arm twice", got=", ".join(twice), expected="each once")
+        )
+    return arms
+
+
+def _format(name: str) -> Format:
+    if "+" in name:
+        pair, _, rotate = name.partition("/")
+        k, _, v = pair.partition("+")
+        return Format(k=get_codec(k), v=get_codec(v), rotate=rotate or "none")
+    return get_format(name)
+
+
+def _option(arm: str, part: str) -> dict[str, Any]:
+    key, equals, value = part.partition("=")
+    if part == "bare":
+        return {"recipe": None}
+    try:
+        if key in _WHOLE and equals:
+            return {key: int(value)}
+        if key == "k_gain" and equals:
+            return {key: value if value == "unbiased" else float(value)}
+    except ValueError:
+        what = f"option {key} of {arm}"
+        raise SettingError(message("arm", what, got=value, expected="a number")) from None
+    if key in _WORDS and equals:
+        return {key: value}
+    expected = "bare, k_gain=, " + ", ".join(f"{k}=" for k in (*_WHOLE, *_WORDS))
+    raise SettingError(message("arm", f"unknown option in {arm}", got=part, expected=expected))
+
+
+def every_format() -> tuple[str, ...]:
+    """Return all formats' names, most bytes first."""
+    return tuple(format_names())
+
+
+PUBLISHED = ("q4_0:bare", "q2k:bare", "k4v2c:bare", "q2:bare")
+"""The columns of the published table of attention errors, in its order."""
+
+EXTRAS = (
+    "k2cv2t:bare",
+    "k2cv1c:bare",
+    "k2cv1t:bare",
+    "sim:token2",
+    "sim:token2clip",
+    "sim:skvq",
+    "sim:kivi",
+)
+"""Its further arms, and measuring-only ones of other papers."""
