@@ -1,0 +1,89 @@
+"""Compiled kernels: one signature each, kept on disk, announced when the compiler has to run.
+
+A kernel takes a codec as data, so that one compilation serves every format.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+
+log = logging.getLogger("kvcore.cpu")
+
+PATIENCE = 1.0
+"""Seconds of compiling before a line says so."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+_told = threading.Event()
+
+
+@functools.cache
+def fingerprint() -> str:
+    """Return the hash of every source of this folder: a kernel's cache entry is keyed by it."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def inner(*, fast: bool = False, always: bool = False) -> Callable[[F], F]:
+    """Mark a function that kernels call.
+
+    Parameters
+    ----------
+    fast : bool
+        Sums may be reordered and fused: only where the result is never stored.
+    always : bool
+        Inline it whatever its size.
+    """
+    options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}} if fast else {}
+    made: Callable[[F], F] = numba.njit(
+        nogil=True, error_model="numpy", forceinline=always, **options
+    )
+    return made
+
+
+def kernel(function: F) -> F:
+    """Mark a function that Python calls: compiled once per machine, without the GIL."""
+    compiled: Any = numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+    if getattr(numba.config, "DISABLE_JIT", False):
+        quiet: F = np.errstate(all="ignore")(function)
+        return quiet
+    # numba looks at the kernel's own file only; what it calls lies in other files.
+    stamp = compiled._cache._cache_file
+    stamp._source_stamp = (*stamp._source_stamp, fingerprint())
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if compiled.signatures:
+            return compiled(*args)
+        return _first(compiled, args)
+
+    return cast("F", call)
+
+
+def _first(compiled: Any, args: tuple[Any, ...]) -> Any:
+    """Make a kernel's first call; say so if the compiler takes long."""
+    done = threading.Event()
+
+    def announce() -> None:
+        if not done.wait(PATIENCE) and not _told.is_set():
+            _told.set()
+            log.warning("kvcore: compiling the CPU kernels (once on this machine, ~10 s) ...")
+
+    threading.Thread(target=announce, daemon=True).start()
+    start = time.perf_counter()
+    try:
+        return compiled(*args)
+    finally:
+        done.set()
+        log.info("%s ready in %.2f s", compiled.__name__, time.perf_counter() - start)
