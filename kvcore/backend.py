@@ -103,6 +103,10 @@ class Backend:
         """Return a zeroed array of this backend."""
         return np.zeros(shape, dtype)
 
+    def allocate_host(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return a zeroed NumPy array in host memory that the device copies from fastest."""
+        return np.zeros(shape, dtype)
+
     def to_host(self, array: Any) -> Array:
         """Return a NumPy copy (or view) of one of this backend's arrays."""
         return np.asarray(array)
@@ -266,6 +270,38 @@ class Backend:
 
         self.require(spec)
         return Sequences(self, spec, n_pages)
+
+    def stream(
+        self,
+        spec: CacheSpec,
+        capacity: int,
+        resident: int,
+        path: str | None = None,
+        ring: bool = False,
+    ) -> Any:
+        """Return a :class:`kvcore.streaming.StreamedCache`: the host holds it, the device a part.
+
+        Parameters
+        ----------
+        spec : CacheSpec
+        capacity : int
+            Cells on the host.
+        resident : int
+            Cells on the device, rounded up to whole units.
+        path : str, optional
+            Keep the host's part in this file, mapped into memory.
+        ring : bool
+            The device holds the last `resident` cells; others cannot be attended over.
+
+        Raises
+        ------
+        UnsupportedError
+            If this backend has a declared gap for the spec.
+        """
+        from kvcore.streaming import StreamedCache
+
+        self.require(spec)
+        return StreamedCache(self, spec, capacity, resident, path=path, ring=ring)
 
     def load(self, snapshot: bytes, capacity: int | None = None) -> Any:
         """Return a new cache from the bytes of :meth:`kvcore.KVCache.snapshot`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ class Pages:
     units : int
     elastic : bool
         Grow when units run out; otherwise :meth:`take` raises OutOfPages.
+    make : callable, optional
+        ``make(layout, n_pages) -> Pool`` instead of ``backend.pool``.
 
     Attributes
     ----------
@@ -45,9 +48,17 @@ class Pages:
         Held by whoever changes owners, or writes pages of a pool that may be replaced.
     """
 
-    def __init__(self, backend: Backend, layout: Layout, units: int, elastic: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        layout: Layout,
+        units: int,
+        elastic: bool = False,
+        make: Callable[[Layout, int], Pool] | None = None,
+    ) -> None:
         self.backend, self.layout, self.elastic = backend, layout, elastic
-        self.pool: Pool = backend.pool(layout, units * layout.unit_pages)
+        self._make = backend.pool if make is None else make
+        self.pool: Pool = self._make(layout, units * layout.unit_pages)
         self.users: Array = np.zeros(units, np.int64)
         self.owners: weakref.WeakSet[Any] = weakref.WeakSet()
         self._free = list(range(units))
@@ -165,7 +176,7 @@ class Pages:
         with self.lock:
             old, units = self.pool, self.n_units
             more = max(at_least, units // 2) if self.elastic else at_least
-            grown = self.backend.pool(self.layout, (units + more) * self.layout.unit_pages)
+            grown = self._make(self.layout, (units + more) * self.layout.unit_pages)
             every = np.arange(old.n_pages, dtype=np.int32)
             self.backend.move(old, every, grown, every)
             self.pool = grown
@@ -210,7 +221,7 @@ class Pages:
             used = np.flatnonzero(self.users > 0)
             units = int(used[-1]) + 1 if used.size else 0
             old = self.pool
-            small = self.backend.pool(self.layout, units * self.layout.unit_pages)
+            small = self._make(self.layout, units * self.layout.unit_pages)
             every = np.arange(small.n_pages, dtype=np.int32)
             self.backend.move(old, every, small, every)
             self.pool = small
