@@ -88,4 +88,5 @@ def partial_scale(x: F32, previous: F16 | None, rule: str) -> F16:
     with np.errstate(over="ignore", invalid="ignore"):
         prior = np.float32(GROUP_CELLS - n) * squares(previous.astype(np.float32))
         root = np.sqrt((total + prior) / np.float32(GROUP_CELLS))
-        return to_f16(np.minimum(root, F32_MAX))
+    shrunk = to_f16(np.minimum(root, F32_MAX))
+    return np.where(np.isfinite(previous), shrunk, to_f16(rms(x, axis=0, count=n)))
