@@ -156,7 +156,7 @@ KC_FN void write_row_group(const i32 s, const i32 b, const i32 cell, const i32 h
     }
     f32 exact = RULE(s) == RULE_SIGNED ? top : largest;
     if (RULE(s) == RULE_RMS)
-        exact = kc_sqrt(kc_div(squares, (f32)GROUP(s)));
+        exact = root_mean(squares, GROUP(s));
     exact = kc_div(exact, DIVISOR(s));
     f16 stored = to_f16(exact);
     const f32 against = STORED(s) ? kc_h2f(stored) : exact;
@@ -168,7 +168,7 @@ KC_FN void write_row_group(const i32 s, const i32 b, const i32 cell, const i32 h
             below = below + x * level_of(s, (i32)code_of(s, x, against));
         }
         if (below > 0.0f)
-            stored = to_f16(kc_div(above, below));
+            stored = to_f16(quotient(above, below));
     }
     scales[row * (DIM(s) / GROUP(s)) + group] = finite ? stored : (f16)F16_NAN;
     const i32 per_byte = PER_BYTE(s);
@@ -250,7 +250,7 @@ KC_FN void write_group(const i32 s, const i32 b, const i32 first, const i32 head
             if (c >= skip)
                 squares = squares + x * x;
         }
-        const f16 base = to_f16(kc_sqrt(kc_div(squares, (f32)(GROUP_CELLS - skip))));
+        const f16 base = to_f16(root_mean(squares, GROUP_CELLS - skip));
         against[j] = kc_h2f(base);
         f16 stored = to_f16(gained(against[j], gain));
         if (unbiased && finite[j]) {
@@ -260,7 +260,7 @@ KC_FN void write_group(const i32 s, const i32 b, const i32 first, const i32 head
                 above = above + x * x;
                 below = below + x * level_of(s, (i32)code_of(s, x, against[j]));
             }
-            stored = below > 0.0f ? to_f16(kc_div(above, below)) : base;
+            stored = below > 0.0f ? to_f16(quotient(above, below)) : base;
         }
         scales[line * DIM(s) + d] = finite[j] ? stored : (f16)F16_NAN;
     }
@@ -395,13 +395,13 @@ KC_FN void write_fresh(const i32 s, const i32 b, const i32 first, const i32 n, c
     for (i32 j = 0; j < per_byte; j++) {
         const i32 d = column * per_byte + j;
         const f32 squares = SUM_OF(first, n, d);
-        f32 scale = kc_sqrt(kc_div(squares, (f32)(rule == RULE_OLD ? GROUP_CELLS : n)));
+        f32 scale = root_mean(squares, rule == RULE_OLD ? GROUP_CELLS : n);
         finite[j] = FINITE_OF(first, n, d);
         if (rule == RULE_SHRINK && n < GROUP_CELLS && first > 0) {
             const i32 before = first - GROUP_CELLS;
             f32 prior;
             if (before >= start) {
-                const f32 whole = kc_sqrt(kc_div(SUM_OF(before, GROUP_CELLS, d), 32.0f));
+                const f32 whole = root_mean(SUM_OF(before, GROUP_CELLS, d), GROUP_CELLS);
                 prior = FINITE_OF(before, GROUP_CELLS, d) ? kc_h2f(to_f16(whole)) : kc_as_f32(0x7fc00000u);
                 prior = gained(prior, gain);
             } else {
@@ -411,8 +411,7 @@ KC_FN void write_fresh(const i32 s, const i32 b, const i32 first, const i32 n, c
             }
             prior = ungained(prior, gain);
             if (kc_isfinite(prior))
-                scale = kc_sqrt(
-                    kc_div(squares + (f32)(GROUP_CELLS - n) * (prior * prior), 32.0f));
+                scale = root_mean(squares + (f32)(GROUP_CELLS - n) * (prior * prior), GROUP_CELLS);
         }
         against[j] = kc_h2f(to_f16(scale));
         scales[line * DIM(s) + d] = finite[j] ? to_f16(gained(against[j], gain)) : (f16)F16_NAN;

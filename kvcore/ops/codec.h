@@ -102,6 +102,18 @@ KC_FN u32 code_of(const i32 s, const f32 x, const f32 scale)
 /* The field that fills a group which holds a non-finite value. */
 KC_FN u32 zero_code(const i32 s) { return KIND(s) == KIND_CODEBOOK ? 0u : (u32)ZERO(s); }
 
+/* A sum of squares that overflows gives the largest float, which saturates as a scale. */
+KC_FN f32 root_mean(const f32 squares, const i32 n)
+{
+    return kc_min(kc_sqrt(kc_div(squares, (f32)n)), kc_as_f32(0x7f7fffffu));
+}
+
+/* inf / inf is NaN, which compares false and so saturates too. */
+KC_FN f32 quotient(const f32 above, const f32 below)
+{
+    return kc_min(kc_div(above, below), kc_as_f32(0x7f7fffffu));
+}
+
 KC_FN f32 gained(const f32 scale, const f32 gain)
 {
     return gain != 1.0f ? kc_h2f(to_f16(gain * scale)) : scale;
