@@ -210,6 +210,14 @@ def _stateless(fmt: Format) -> Iterator[Script]:
             stateless=True,
             quick=quick,
         )
+    for rule, values in (("shrink", "hard"), ("shrink", "non-finite"), ("n", "hard")):
+        yield Script(
+            title=f"eager, {values} values, rule {rule}",
+            steps=ARRIVALS,
+            rule=rule,
+            values=values,
+            stateless=True,
+        )
     if fmt.k.per_channel:
         yield Script(
             title="eager, gain 1.10", steps=ARRIVALS, page_size=4, gain=1.1, stateless=True
