@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import kvcore
+from kvcore import memory_plan
 from kvcore.cli import live, show
 from kvcore.cli.options import BackendName, Bare, FormatName, Json, Sinks, Window
 from kvcore.errors import UnsupportedError, message
 
 if TYPE_CHECKING:
+    from kvcore.cache_spec import CacheSpec
     from kvcore.lab.generate import Summary
     from kvcore.lab.load import LoadedModel
 
@@ -63,10 +65,12 @@ def run(
     recipe = None if bare else "format"
     with live.progress() as report:
         loaded = load(model, gguf=gguf, progress=report, notice=_notice)
+        config = loaded.model.config
+        spec = spec_for(config, format, recipe=recipe, window=window, sinks=sinks)
         stream = generate(
             text,
             loaded,
-            spec_for(loaded.model.config, format, recipe=recipe, window=window, sinks=sinks),
+            spec,
             backend=kvcore.get_backend(backend),
             max_tokens=max_tokens,
             sampling=Sampling(temperature=temperature, seed=seed),
@@ -78,7 +82,7 @@ def run(
     if json:
         show.as_json({"prompt": text, "text": written, **facts(summary)})
     else:
-        _print(summary, loaded)
+        _print(summary, loaded, spec)
     return 0
 
 
@@ -132,27 +136,28 @@ def facts(s: Summary) -> dict[str, Any]:
     }
 
 
-def _print(s: Summary, loaded: LoadedModel) -> None:
+def _print(s: Summary, loaded: LoadedModel, spec: CacheSpec) -> None:
     config = loaded.model.config
-    cells = f"{s.capacity} cells x {s.n_layers} layers"
-    rows = [
-        (
-            "model",
-            f"{s.model}, {s.n_layers} layers, {config.n_kv_heads} KV heads x {config.head_dim}",
-        ),
-        ("backend", s.backend),
-        (
-            "format",
-            f"{s.format}, {s.bytes_per_cell} bytes per cell "
-            f"(float16: {s.f16_bytes // (s.capacity * s.n_layers)})",
-        ),
-        ("cache", f"{show.size(s.cache_bytes)} for {cells} (float16: {show.size(s.f16_bytes)})"),
-        ("prompt", f"{s.prompt_tokens} tokens, {s.prefill_rate:.1f} tokens/s"),
-        (
-            "generated",
-            f"{s.tokens} tokens, {s.decode_rate:.1f} tokens/s"
-            + (", ended by the model" if s.stopped else ""),
-        ),
-    ]
+    heads = f"{config.n_layers} layers, {config.n_kv_heads} KV heads x {config.head_dim}"
+    f16_cell = s.f16_bytes // (s.capacity * s.n_layers)
+    full = memory_plan.plan(spec, s.n_layers, config.context)
+    end = ", ended by the model" if s.stopped else ""
     print()
-    show.table(("", ""), rows)
+    show.pairs(
+        [
+            ("model", f"{s.model}: {heads}"),
+            ("backend", s.backend),
+            ("format", f"{s.format}: {show.recipe(spec)}"),
+            ("bytes per cell", f"{s.bytes_per_cell} of float16's {f16_cell}"),
+            ("cache", _against(s.cache_bytes, s.f16_bytes, s.capacity)),
+            ("  filled up", _against(full.total, full.f16_total, config.context)),
+            ("prompt", f"{s.prompt_tokens} tokens, {s.prefill_rate:.1f} tokens/s"),
+            ("generated", f"{s.tokens} tokens, {s.decode_rate:.1f} tokens/s{end}"),
+        ]
+    )
+
+
+def _against(n_bytes: int, f16_bytes: int, cells: int) -> str:
+    share = 100 * n_bytes / f16_bytes
+    packed, plain = show.size(n_bytes), show.size(f16_bytes)
+    return f"{packed} for {cells} cells, {share:.0f} % of float16's {plain}"

@@ -65,6 +65,14 @@ def table(
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def pairs(rows: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one pair a line."""
+    found = [(name, str(value)) for name, value in rows]
+    width = max(len(name) for name, _ in found)
+    for name, value in found:
+        print(f"{name:<{width}}  {value}")
+
+
 def size(n: float) -> str:
     """Return a number of bytes with its binary unit, four significant digits."""
     if abs(n) < 1024:
