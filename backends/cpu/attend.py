@@ -5,6 +5,7 @@ All query heads of the KV head, and all queries of the call, share each dequanti
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +30,10 @@ from .softmax import TILE, add_weighted, scores, weigh
 SCALE, SOFTCAP = 0, 1
 """Columns of ``Queries.numbers``."""
 
-WINDOW, LIMIT, USE_IDS, CENTRED = range(4)
-"""Columns of ``Queries.options``: overlay window, sliding limit, and two flags."""
+WINDOW, LIMIT, USE_IDS = range(3)
+"""Columns of ``Queries.options``: overlay window, sliding limit, and a flag."""
+
+_NOTHING = np.float32(-np.inf)
 
 ITEM_B, ITEM_H, ITEM_T0, ITEM_T1, ITEM_FIRST, ITEM_END = range(6)
 """Columns of an item: sequence, KV head, its queries, its cells (or places in ids)."""
@@ -46,10 +49,11 @@ class Queries(NamedTuple):
     ids : i32[B, T, N]
     marks : i32[B, 8]
     centre : f32[B, H, Dk]
+        Zero if there is none.
     own_k, own_v : f32[B * T * H, D]
     own_start : i64[B]
     numbers : f32[2]
-    options : i64[4]
+    options : i64[3]
     """
 
     q: F32
@@ -64,138 +68,115 @@ class Queries(NamedTuple):
     options: Array
 
 
-class Scratch(NamedTuple):
-    """One tile at work."""
-
-    cells: Array
-    inside: Array
-    how_k: Array
-    how_v: Array
-    k: F32
-    v: F32
-    s: F32
-    lanes: F32
-    bias: F32
-    place_k: Array
-    place_v: Array
-
-
 @inner()
-def set_place(place: Any, asked: Any, b: Any, h: Any, frontier: Any, ring_lo: Any) -> None:
-    """Fill one store's place for a sequence and head."""
-    place[B], place[HEAD] = b, h
-    place[OWN_START] = asked.own_start[b]
-    place[FRONTIER], place[RING_LO] = asked.marks[b, frontier], asked.marks[b, ring_lo]
-    place[CHUNK] = asked.lengths.shape[1]
+def _list_cells(
+    lengths: Any, ids: Any, t: Any, first: Any, end: Any, options: Any, cells: Any, inside: Any
+) -> Any:
+    """List the cells of [first, end) that query t of a sequence sees; return how many.
 
-
-@inner()
-def _list_cells(asked: Any, b: Any, t: Any, first: Any, end: Any, work: Any) -> Any:
-    """List the cells of [first, end) that query t sees; return how many."""
-    length = np.int64(asked.lengths[b, t])
-    limit = asked.options[LIMIT]
-    low = length - limit if limit else np.int64(0)
-    edge = length - asked.options[WINDOW]
+    lengths : i32[T]; ids : i32[T, N]; cells i64[32] and inside u8[32] are written.
+    """
+    length, limit = np.int64(lengths[t]), options[LIMIT]
+    low = max(length - limit, 0) if limit else 0
     n = 0
     for i in range(first, end):
-        cell = np.int64(asked.ids[b, t, i]) if asked.options[USE_IDS] else np.int64(i)
-        if 0 <= cell < length and cell >= low:
-            work.cells[n] = cell
-            work.inside[n] = cell >= edge
+        cell = np.int64(ids[t, i]) if options[USE_IDS] else i
+        if low <= cell < length:
+            cells[n] = cell
+            inside[n] = cell >= length - options[WINDOW]
             n += 1
     return n
 
 
 @inner()
-def _alike(asked: Any, b: Any, t0: Any, t1: Any, first: Any, end: Any) -> Any:
+def _alike(lengths: Any, t0: Any, t1: Any, first: Any, end: Any, options: Any) -> Any:
     """Return True if all queries see all of [first, end), or none does, from the same source."""
-    least = most = np.int64(asked.lengths[b, t0])
+    least = most = np.int64(lengths[t0])
     for t in range(t0 + 1, t1):
-        length = np.int64(asked.lengths[b, t])
-        least, most = min(least, length), max(most, length)
+        least, most = min(least, np.int64(lengths[t])), max(most, np.int64(lengths[t]))
     if least == most:
         return True
-    window, limit = asked.options[WINDOW], asked.options[LIMIT]
+    window, limit = options[WINDOW], options[LIMIT]
     if end > least or (limit and first < most - limit):
         return False
     return end <= least - window or first >= most - window
 
 
 @inner()
-def _load(asked: Any, k: Any, v: Any, row: Any, n: Any, work: Any) -> Any:
-    """Read K and V of the listed cells; drop those that nobody holds; return how many stay."""
-    load_cells(k, asked.own_k, row, work.place_k, work.cells, work.inside, n, work.k, work.how_k)
-    load_cells(v, asked.own_v, row, work.place_v, work.cells, work.inside, n, work.v, work.how_v)
+def _keep_held(k: Any, v: Any, how_k: Any, how_v: Any, n: Any) -> Any:
+    """Drop the cells that nobody holds; return how many stay, the next rows up to four zeroed."""
     kept = 0
     for i in range(n):
-        if work.how_k[i] == MISSING or work.how_v[i] == MISSING:
+        if how_k[i] == MISSING or how_v[i] == MISSING:
             continue
         if kept < i:
-            work.k[kept], work.v[kept] = work.k[i], work.v[i]
-            work.how_k[kept] = work.how_k[i]
+            for d in range(k.shape[1]):
+                k[kept, d] = k[i, d]
+            for d in range(v.shape[1]):
+                v[kept, d] = v[i, d]
+            how_k[kept] = how_k[i]
         kept += 1
     for i in range(kept, (kept + 3) // 4 * 4):  # sums take four cells at a time
-        work.k[i] = np.float32(0)
-        work.v[i] = np.float32(0)
+        for d in range(k.shape[1]):
+            k[i, d] = np.float32(0)
+        for d in range(v.shape[1]):
+            v[i, d] = np.float32(0)
     return kept
 
 
 @inner()
-def _absorb(asked: Any, q: Any, r0: Any, r1: Any, n: Any, work: Any, sums: Any, acc: Any) -> None:
+def _absorb(
+    q: Any,
+    k: Any,
+    v: Any,
+    how: Any,
+    bias: Any,
+    r0: Any,
+    r1: Any,
+    n: Any,
+    numbers: Any,
+    s: Any,
+    lanes: Any,
+    sums: Any,
+    acc: Any,
+) -> None:
     """Fold a tile of n cells into rows r0 .. r1: maximum and sum in `sums`, values in `acc`."""
     padded = (n + 3) // 4 * 4
-    scores(q, work.k, r0, r1, padded, work.s)
-    scale, cap = asked.numbers[SCALE], asked.numbers[SOFTCAP]
+    scores(q, k, r0, r1, padded, s)
+    scale, cap = numbers[SCALE], numbers[SOFTCAP]
     for r in range(r0, r1):
-        s = work.s[r]
+        shift = bias[r]
         for c in range(n):
-            s[c] = s[c] * scale
-        if asked.options[CENTRED]:
-            for c in range(n):
-                if work.how_k[c] == BULK:
-                    s[c] = s[c] + work.bias[r]
-        if cap > 0:
-            for c in range(n):
-                s[c] = cap * np.tanh(s[c] / cap)
-        best, total, rescale = weigh(s, n, sums[r, 0], work.lanes)
+            x = s[r, c] * scale
+            x = x + shift if how[c] == BULK else x
+            s[r, c] = np.float32(cap * np.float32(math.tanh(x / cap))) if cap > 0 else x
+        best, total, rescale = weigh(s[r], n, sums[r, 0], lanes)
         sums[r, 0] = best
         sums[r, 1] = sums[r, 1] * rescale + total
         sums[r, 2] = np.float32(1)
         if rescale != np.float32(1):
             for d in range(acc.shape[1]):
                 acc[r, d] = acc[r, d] * rescale
-    add_weighted(work.s, work.v, r0, r1, padded, acc)
+    add_weighted(s, v, r0, r1, padded, acc)
 
 
 @inner()
-def _queries(asked: Any, item: Any, group: Any, q: Any, work: Any) -> None:
-    """Copy the item's query rows; with a centre, take each one's product with it."""
-    b, h, dim = item[ITEM_B], item[ITEM_H], q.shape[1]
-    for t in range(item[ITEM_T0], item[ITEM_T1]):
-        for g in range(group):
-            r = (t - item[ITEM_T0]) * group + g
-            total = np.float32(0)
-            for d in range(dim):
-                q[r, d] = asked.q[b, t, h * group + g, d]
-                total += q[r, d] * asked.centre[b, h, d]
-            work.bias[r] = total * asked.numbers[SCALE]
-
-
-@inner()
-def _scratch(rows: Any, dk: Any, dv: Any) -> Any:
-    return Scratch(
-        np.empty(TILE, np.int64),
-        np.empty(TILE, np.uint8),
-        np.empty(TILE, np.uint8),
-        np.empty(TILE, np.uint8),
-        np.empty((TILE, dk), np.float32),
-        np.empty((TILE, dv), np.float32),
-        np.empty((rows, TILE), np.float32),
-        np.empty(8, np.float32),
-        np.empty(rows, np.float32),
-        np.empty(6, np.int64),
-        np.empty(6, np.int64),
-    )
+def _start(
+    asked_q: Any, centre: Any, t0: Any, t1: Any, h: Any, group: Any, scale: Any, q: Any, bias: Any,
+    sums: Any, acc: Any,
+) -> None:  # fmt: skip
+    """Copy the item's query rows, take each one's product with the centre, clear the sums."""
+    for r in range((t1 - t0) * group):
+        total = np.float32(0)
+        for d in range(q.shape[1]):
+            x = asked_q[t0 + r // group, h * group + r % group, d]
+            q[r, d] = x
+            total += x * centre[d]
+        bias[r] = total * scale
+        sums[r, 0] = np.float32(-np.inf)
+        sums[r, 1] = sums[r, 2] = np.float32(0)
+        for d in range(acc.shape[1]):
+            acc[r, d] = np.float32(0)
 
 
 @kernel
@@ -216,29 +197,47 @@ def attend(
     acc : f32[n, rows, Dv]
         Written: weighted sum of values, relative to the maximum.
     """
-    rows, dk = sums.shape[1], asked.q.shape[3]
+    rows, dk, dv = sums.shape[1], asked.q.shape[3], acc.shape[2]
+    lengths, options, numbers = asked.lengths, asked.options, asked.numbers
     group = asked.q.shape[2] // asked.centre.shape[1]
-    q = np.empty((rows, dk), np.float32)
-    work = _scratch(rows, dk, acc.shape[2])
+    q, s = np.empty((rows, dk), np.float32), np.empty((rows, TILE), np.float32)
+    tile_k, tile_v = np.empty((TILE, dk), np.float32), np.empty((TILE, dv), np.float32)
+    bias, lanes = np.empty(rows, np.float32), np.empty(8, np.float32)
+    line = np.empty(max(dk, dv), np.float32)
+    cells, place = np.empty(TILE, np.int64), np.empty(6, np.int64)
+    inside, how_k = np.empty(TILE, np.uint8), np.empty(TILE, np.uint8)
+    how_v = np.empty(TILE, np.uint8)
     for i in range(first, last):
-        item = items[i]
-        b, t0, t1 = item[ITEM_B], item[ITEM_T0], item[ITEM_T1]
-        sums[i, :, 0] = np.float32(-np.inf)
-        sums[i, :, 1:] = np.float32(0)
-        acc[i] = np.float32(0)
-        _queries(asked, item, group, q, work)
-        set_place(work.place_k, asked, b, item[ITEM_H], K_FRONTIER, K_RING_LO)
-        set_place(work.place_v, asked, b, item[ITEM_H], V_FRONTIER, V_RING_LO)
-        for start in range(item[ITEM_FIRST], item[ITEM_END], TILE):
-            end = min(start + TILE, item[ITEM_END])
-            together = _alike(asked, b, t0, t1, start, end)
+        b, h, t0, t1 = items[i, ITEM_B], items[i, ITEM_H], items[i, ITEM_T0], items[i, ITEM_T1]
+        _start(
+            asked.q[b], asked.centre[b, h], t0, t1, h, group, numbers[SCALE], q, bias, sums[i],
+            acc[i],
+        )  # fmt: skip
+        place[B], place[HEAD], place[CHUNK] = b, h, lengths.shape[1]
+        place[OWN_START] = asked.own_start[b]
+        for start in range(items[i, ITEM_FIRST], items[i, ITEM_END], TILE):
+            end = min(start + TILE, items[i, ITEM_END])
+            together = _alike(lengths[b], t0, t1, start, end, options)
             for t in range(t0, t0 + 1 if together else t1):
-                n = _list_cells(asked, b, t, start, end, work)
-                n = _load(asked, k, v, table[b], n, work) if n else 0
+                n = _list_cells(lengths[b], asked.ids[b], t, start, end, options, cells, inside)
+                for which in range(2 if n else 0):
+                    is_k = which == 0
+                    store = k if is_k else v
+                    place[FRONTIER] = asked.marks[b, K_FRONTIER if is_k else V_FRONTIER]
+                    place[RING_LO] = asked.marks[b, K_RING_LO if is_k else V_RING_LO]
+                    load_cells(
+                        store.info, store.levels, store.fields, store.codes, store.scales,
+                        store.exact, asked.own_k if is_k else asked.own_v, table[b], place, cells,
+                        inside, n, line, tile_k if is_k else tile_v, how_k if is_k else how_v,
+                    )  # fmt: skip
+                n = _keep_held(tile_k, tile_v, how_k, how_v, n)
                 if n:
                     r0 = (t - t0) * group
                     r1 = (t1 - t0) * group if together else r0 + group
-                    _absorb(asked, q, r0, r1, n, work, sums[i], acc[i])
+                    _absorb(
+                        q, tile_k, tile_v, how_k, bias, r0, r1, n, numbers, s, lanes, sums[i],
+                        acc[i],
+                    )  # fmt: skip
 
 
 @kernel
@@ -255,31 +254,29 @@ def merge(items: Any, splits: Any, group: Any, sums: Any, acc: Any, out: Any, ls
     sums : f32[n, rows, 3]
     acc : f32[n, rows, Dv]
     out : f32[B, T, Q, Dv]
-        Written.
+        Zero; written.
     lse : f32[B, T, Q]
-        Written.
+        -inf; written where a cell was seen.
     """
     for j in range(splits.size - 1):
-        item = items[splits[j]]
-        for r in range((item[ITEM_T1] - item[ITEM_T0]) * group):
-            b, t, h = item[ITEM_B], item[ITEM_T0] + r // group, item[ITEM_H] * group + r % group
-            best, seen = np.float32(-np.inf), False
-            for i in range(splits[j], splits[j + 1]):
+        begin, end = splits[j], splits[j + 1]
+        b, t0, h = items[begin, ITEM_B], items[begin, ITEM_T0], items[begin, ITEM_H]
+        for r in range((items[begin, ITEM_T1] - t0) * group):
+            to, best, seen = out[b, t0 + r // group, h * group + r % group], _NOTHING, False
+            for i in range(begin, end):
                 best = max(best, sums[i, r, 0])
                 seen = seen or sums[i, r, 2] > 0
-            total = np.float64(0)
-            out[b, t, h] = np.float32(0)
-            for i in range(splits[j], splits[j + 1]):
-                apart = sums[i, r, 0] < best
-                factor = np.exp(np.float64(sums[i, r, 0]) - np.float64(best)) if apart else 1.0
-                total += factor * sums[i, r, 1]
-                for d in range(out.shape[3]):
-                    out[b, t, h, d] += np.float32(factor) * acc[i, r, d]
-            if not seen:
-                lse[b, t, h] = np.float32(-np.inf)
-                continue
+            total = 0.0
+            for i in range(begin, end):
+                apart = np.float64(sums[i, r, 0]) - np.float64(best)
+                factor = math.exp(apart) if apart < 0 else 1.0
+                total += factor * np.float64(sums[i, r, 1])
+                for d in range(to.size):
+                    to[d] = to[d] + np.float32(factor) * acc[i, r, d]
             # Cells were seen and all scored -inf: 0 / 0, a NaN, as the softmax itself gives.
-            scale = np.float32(1.0 / total) if total != 0 else np.float32(np.nan)
-            for d in range(out.shape[3]):
-                out[b, t, h, d] = out[b, t, h, d] * scale
-            lse[b, t, h] = np.float32(np.float64(best) + np.log(total)) if total != 0 else scale
+            scale = np.float32(1.0 / total if total != 0 else (math.nan if seen else 0.0))
+            for d in range(to.size):
+                to[d] = to[d] * scale
+            if seen:
+                found = np.float64(best) + math.log(total) if total != 0 else math.nan
+                lse[b, t0 + r // group, h * group + r % group] = np.float32(found)

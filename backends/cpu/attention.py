@@ -72,7 +72,8 @@ def _no_ids() -> Array:
 
 
 @functools.cache
-def _no_rows() -> F32:
+def no_rows() -> F32:
+    """Return the chunk of a call that brings none."""
     return np.zeros((1, 1), np.float32)
 
 
@@ -85,7 +86,7 @@ def _queries(call: AttentionCall, pool: Pool, state: State | None) -> Queries:
     if state is not None and centred:
         centre[...] = state.centre
     own_start = np.full(batch, EVERYTHING, np.int64)
-    own = [_no_rows(), _no_rows()]
+    own = [no_rows(), no_rows()]
     if call.k is not None:
         own_start[:] = call.lengths.max(axis=1, initial=0) - np.int64(steps)
         own = [owned(a).reshape(-1, a.shape[3]) for a in (call.k, call.v)]
@@ -100,8 +101,7 @@ def _queries(call: AttentionCall, pool: Pool, state: State | None) -> Queries:
         own_start=own_start,
         numbers=np.array([call.scale, call.softcap], np.float32),
         options=np.array(
-            [state.layout.window if state else 0, call.window, call.ids is not None, centred],
-            np.int64,
+            [state.layout.window if state else 0, call.window, call.ids is not None], np.int64
         ),
     )
 

@@ -9,10 +9,10 @@ import numpy as np
 from kvcore.spec import GROUP_CELLS
 
 from .decode import bulk_row, line_row
-from .encode import code_of, pack_row, quotient, root_mean
+from .encode import nearest_level, pack_row, quotient, root_mean
 from .halves import finite, from_half, to_half
 from .jit import inner, kernel
-from .store import HEADS, PAGE, RING, SINKS, SLOTS
+from .store import BITS, GROUP, HEADS, KIND, PAGE, RING, SINKS, SLOTS
 
 DEFERRED, EAGER, FROZEN = range(3)
 """Whole groups; groups whose first cell is in the run get a scale; the stored scale stays."""
@@ -44,50 +44,41 @@ def _partial(total: Any, n: Any, previous: Any, known: Any, rule: Any) -> Any:
 
 
 @inner()
-def _sums(x: Any, h: Any, counted: Any, clean: Any, total: Any) -> None:
-    """Sum the squares of every channel, cells ascending; mark channels with non-finite values."""
-    clean[:] = np.uint8(1)
-    total[:] = _ZERO
+def _sums(x: Any, counted: Any, clean: Any, total: Any) -> None:
+    """Sum the squares of every channel, cells ascending; mark channels with non-finite values.
+
+    x : f32[n, D]; the cells from `counted` on are summed.
+    """
+    for d in range(x.shape[1]):
+        clean[d], total[d] = np.uint8(1), _ZERO
     for i in range(x.shape[0]):
-        for d in range(x.shape[2]):
-            if not finite(x[i, h, d]):
-                clean[d] = np.uint8(0)
-        if i >= counted:
-            for d in range(x.shape[2]):
-                total[d] = np.float32(total[d] + np.float32(x[i, h, d] * x[i, h, d]))
+        for d in range(x.shape[1]):
+            square = np.float32(x[i, d] * x[i, d])
+            clean[d] &= np.uint8(finite(x[i, d]))
+            total[d] = np.float32(total[d] + square) if i >= counted else total[d]
 
 
 @inner()
-def _unbias(store: Any, x: Any, h: Any, counted: Any, against: Any, clean: Any, out: Any) -> None:
-    """Replace scales by sum x^2 / sum x*level over the counted cells."""
-    for d in range(x.shape[2]):
-        if not clean[d]:
-            continue
-        s = from_half(against[d])
-        top = bottom = _ZERO
+def _unbias(
+    x: Any, counted: Any, against: Any, levels: Any, thresholds: Any, clean: Any, out: Any
+) -> None:
+    """Replace the scales of clean channels by sum x^2 / sum x*level over the counted cells."""
+    for d in range(x.shape[1]):
+        s, top, bottom = from_half(against[d]), _ZERO, _ZERO
         for i in range(counted, x.shape[0]):
-            v = x[i, h, d]
+            v = x[i, d]
             top = np.float32(top + np.float32(v * v))
-            level = store.levels[code_of(store, v, s, _ZERO)]
-            bottom = np.float32(bottom + np.float32(v * level))
-        out[d] = quotient(top, bottom, against[d])
+            bottom = np.float32(bottom + np.float32(v * levels[nearest_level(v, s, thresholds)]))
+        out[d] = quotient(top, bottom, against[d]) if clean[d] else out[d]
 
 
 @inner()
-def _codes(store: Any, x: Any, h: Any, table: Any, first: Any, against: Any, clean: Any) -> None:
-    """Choose, pack and write the codes of a part of a group."""
-    info, dim = store.info, x.shape[2]
-    codes = np.empty(dim, np.uint8)
-    scale = np.empty(dim, np.float32)
-    for d in range(dim):
-        scale[d] = from_half(against[d])
-    for i in range(x.shape[0]):
-        for d in range(dim):
-            v = x[i, h, d] if clean[d] and finite(x[i, h, d]) else _ZERO
-            codes[d] = code_of(store, v, scale[d], _ZERO) if clean[d] else np.uint8(0)
-        cell = first + i
-        page = np.int64(table[cell // info[PAGE]])
-        pack_row(info, codes, store.codes[bulk_row(info, page, h, cell % info[PAGE])])
+def _choose(x: Any, against: Any, clean: Any, thresholds: Any, codes: Any) -> None:
+    """Choose the codes of one cell against the scales of its channels; a non-finite value is 0."""
+    for d in range(x.size):
+        v = x[d] if finite(x[d]) else _ZERO
+        code = nearest_level(v, from_half(against[d]), thresholds)
+        codes[d] = code if clean[d] else np.uint8(0)
 
 
 @kernel
@@ -115,54 +106,42 @@ def write_groups(
     unbiased : int
     """
     info, dim, end = store.info, x.shape[2], first + x.shape[0]
-    clean, total = np.empty(dim, np.uint8), np.empty(dim, np.float32)
-    against = np.empty(dim, np.uint16)
+    clean, codes = np.empty(dim, np.uint8), np.empty(dim, np.uint8)
+    total, against = np.empty(dim, np.float32), np.empty(dim, np.uint16)
     for start in range(first // GROUP_CELLS * GROUP_CELLS, end, GROUP_CELLS):
         low, high = max(start, first), min(start + GROUP_CELLS, end)
-        part = x[low - first : high - first]
-        page = np.int64(table[low // info[PAGE]])
         for h in range(info[HEADS]):
+            part = x[low - first : high - first, h]
+            page = np.int64(table[low // info[PAGE]])
             scales = store.scales[line_row(info, page, h, low % info[PAGE])]
             if mode == FROZEN or (mode == EAGER and start < first):
-                clean[:] = np.uint8(1)
                 for d in range(dim):
+                    clean[d] = np.uint8(1)
                     against[d] = scales[d] if unbiased else _without_gain(scales[d], gain)
-                _codes(store, part, h, table, low, against, clean)
-                continue
-            counted = min(max(sinks - start, 0), GROUP_CELLS) if mode == DEFERRED else 0
-            counted = 0 if counted == GROUP_CELLS else counted
-            _sums(part, h, counted, clean, total)
-            if mode == DEFERRED:
-                for d in range(dim):
-                    against[d] = to_half(root_mean(total[d], np.float32(GROUP_CELLS - counted)))
             else:
-                _fresh(store, table, start, h, high - low, rule, gain, total, against)
-            _codes(store, part, h, table, low, against, clean)
-            for d in range(dim):
-                bits = against[d]
-                if gain != _ONE:
-                    bits = to_half(np.float32(gain * from_half(bits)))
-                scales[d] = bits if clean[d] else _NAN16
-            if unbiased:
-                _unbias(store, part, h, counted, against, clean, scales)
-
-
-@inner()
-def _fresh(
-    store: Any, table: Any, start: Any, h: Any, n: Any, rule: Any, gain: Any, total: Any, out: Any
-) -> None:
-    """Write the scales of a group that this run begins, from the group before where asked."""
-    info = store.info
-    before = start - GROUP_CELLS
-    if before < 0:
-        for d in range(out.size):
-            out[d] = to_half(_partial(total[d], n, _ZERO, False, rule))
-        return
-    page = np.int64(table[before // info[PAGE]])
-    scales = store.scales[line_row(info, page, h, before % info[PAGE])]
-    for d in range(out.size):
-        previous = from_half(_without_gain(scales[d], gain))
-        out[d] = to_half(_partial(total[d], n, previous, True, rule))
+                counted = min(max(sinks - start, 0), GROUP_CELLS) if mode == DEFERRED else 0
+                counted = 0 if counted == GROUP_CELLS else counted
+                _sums(part, counted, clean, total)
+                n = high - low - counted if mode == DEFERRED else high - low
+                before, known = start - GROUP_CELLS, mode == EAGER and start > 0
+                page = np.int64(table[before // info[PAGE]]) if known else page
+                last = line_row(info, page, h, before % info[PAGE] if known else low % info[PAGE])
+                for d in range(dim):
+                    previous = from_half(_without_gain(store.scales[last, d], gain))
+                    chosen = PER_N if mode == DEFERRED else rule
+                    against[d] = to_half(_partial(total[d], n, previous, known, chosen))
+                for d in range(dim):
+                    bits = to_half(np.float32(gain * from_half(against[d])))
+                    bits = bits if gain != _ONE else against[d]
+                    scales[d] = bits if clean[d] else _NAN16
+                if unbiased:
+                    _unbias(part, counted, against, store.levels, store.thresholds, clean, scales)
+            for i in range(high - low):
+                _choose(part[i], against, clean, store.thresholds, codes)
+                cell = low + i
+                page = np.int64(table[cell // info[PAGE]])
+                row = bulk_row(info, page, h, cell % info[PAGE])
+                pack_row(info[KIND], info[BITS], info[GROUP], codes, store.codes[row])
 
 
 @kernel

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from .halves import from_bfloat, from_half
-from .jit import inner
+from .halves import float_of, from_bfloat, from_half, to_half
+from .jit import inner, kernel
 from .store import (
     BF16_KIND,
     BITS,
     BYTES_KIND,
-    F16_KIND,
     F32_KIND,
     GROUP,
     HALVES_KIND,
@@ -36,6 +35,9 @@ B, HEAD, OWN_START, FRONTIER, RING_LO, CHUNK = range(6)
 """Columns of a place: sequence, head, first own cell, marks of the store, cells of the chunk."""
 
 
+_ONE, _TWO, _THREE, _FOUR = (np.uint64(i) for i in range(1, 5))
+
+
 @inner(always=True)
 def bulk_row(info: Any, page: Any, head: Any, slot: Any) -> Any:
     """Return the row of a cell's codes."""
@@ -49,130 +51,87 @@ def line_row(info: Any, page: Any, head: Any, slot: Any) -> Any:
 
 
 @inner(always=True)
-def exact_slot(info: Any, cell: Any, inside: Any, place: Any) -> Any:
-    """Return the exact slot a query reads, or -1; `inside` says that its window holds the cell."""
-    if info[RING] == 0:
-        return -1
-    if cell < info[SINKS]:
-        return cell
-    if (inside or cell >= place[FRONTIER]) and cell >= place[RING_LO]:
-        return info[SINKS] + cell % info[RING]
-    return -1
+def _pair(codes: Any, at: Any) -> Any:
+    """Return two little-endian bytes as int32. Unsigned indices: no wrap-around to check."""
+    return np.int32(codes[at]) | np.int32(codes[at + _ONE]) << np.int32(8)
 
 
 @inner()
-def _levels(store: Any, codes: Any, out: Any) -> None:
-    """Write the value of each code of a row, in units of its scale."""
-    info, dim = store.info, out.size
-    if info[KIND] == BYTES_KIND:
-        if info[UNIFORM]:
-            signed = codes.view(np.int8)
-            for d in range(dim):
-                out[d] = np.float32(signed[d])
-        else:
-            for d in range(dim):
-                out[d] = store.levels[codes[d]]
-    elif info[KIND] == HALVES_KIND:
-        half = info[GROUP] // 2
-        zero = np.float32(info[ZERO])
-        for start in range(0, dim, 2 * half):
-            packed = codes[start // 2 : start // 2 + half]
-            low, high = out[start : start + half], out[start + half : start + 2 * half]
-            if info[UNIFORM]:
-                for j in range(half):
-                    low[j] = np.float32(packed[j] & np.uint8(15)) - zero
-                    high[j] = np.float32(packed[j] >> np.uint8(4)) - zero
-            else:
-                for j in range(half):
-                    low[j] = store.levels[packed[j] & np.uint8(15)]
-                    high[j] = store.levels[packed[j] >> np.uint8(4)]
-    else:
-        _spread(store.fields, info[BITS], codes, out)
-
-
-@inner()
-def _spread(fields: Any, bits: Any, codes: Any, out: Any) -> None:
-    """Write the 8 / bits values of each byte: one table row, copied."""
-    if bits == 2:
-        for i in range(codes.size):
-            byte = codes[i]
-            a, b, c, d = fields[byte, 0], fields[byte, 1], fields[byte, 2], fields[byte, 3]
-            out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3] = a, b, c, d
-        return
-    each = 8 // bits
-    for i in range(codes.size):
-        for j in range(each):
-            out[each * i + j] = fields[codes[i], j]
-
-
-@inner()
-def _floats(kind: Any, codes: Any, out: Any) -> None:
-    """Write a row that is stored as floats."""
+def floats_of(kind: Any, codes: Any, out: Any) -> None:
+    """Write a row that is stored as floats; bytes are joined, so no alignment is asked for."""
     if kind == F32_KIND:
-        whole = codes.view(np.float32)
         for d in range(out.size):
-            out[d] = whole[d]
-        return
-    short = codes.view(np.uint16)
-    if kind == F16_KIND:
-        for d in range(out.size):
-            out[d] = from_half(short[d])
+            at = np.uint64(d) * np.uint64(4)
+            out[d] = float_of(_pair(codes, at) | np.int32(_pair(codes, at + _TWO) << np.int32(16)))
     elif kind == BF16_KIND:
         for d in range(out.size):
-            out[d] = from_bfloat(short[d])
+            out[d] = from_bfloat(_pair(codes, np.uint64(d) * _TWO))
+    else:
+        for d in range(out.size):
+            out[d] = from_half(_pair(codes, np.uint64(d) * _TWO))
 
 
 @inner()
-def bulk_values(
-    store: Any, page: Any, head: Any, slot: Any, line: Any, line_at: Any, out: Any
-) -> None:
-    """Write float32(level * scale) of one cell and head.
-
-    `line` f32[D] keeps the per-channel scales last used, `line_at` i64[1] their row.
-    """
-    info = store.info
-    row = bulk_row(info, page, head, slot)
-    codes = store.codes[row]
-    if info[KIND] < BYTES_KIND:
-        _floats(info[KIND], codes, out)
-        return
-    _levels(store, codes, out)
-    if info[PER_CHANNEL]:
-        at = line_row(info, page, head, slot)
-        if line_at[0] != at:
-            scales = store.scales[at]
-            for d in range(out.size):
-                line[d] = from_half(scales[d])
-            line_at[0] = at
+def levels_of(info: Any, levels: Any, fields: Any, codes: Any, out: Any) -> None:
+    """Write the value of each code of a row, in units of its scale."""
+    kind, bits, group = info[KIND], info[BITS], info[GROUP]
+    if kind == BYTES_KIND and info[UNIFORM]:
         for d in range(out.size):
-            out[d] = out[d] * line[d]
-        return
-    group = info[GROUP]
-    scales = store.scales[row]
-    for g in range(out.size // group):
-        s = from_half(scales[g])
-        part = out[g * group : (g + 1) * group]
-        for d in range(group):
-            part[d] = part[d] * s
+            out[d] = np.float32(np.int8(codes[d]))
+    elif kind == HALVES_KIND and info[UNIFORM]:
+        half, zero = group // 2, np.float32(info[ZERO])
+        for g in range(out.size // group):
+            packed, low = codes[g * half : (g + 1) * half], out[g * group : g * group + half]
+            high = out[g * group + half : (g + 1) * group]
+            for j in range(half):
+                low[j] = np.float32(np.int32(packed[j]) & np.int32(15)) - zero
+                high[j] = np.float32(np.int32(packed[j]) >> np.int32(4)) - zero
+    elif bits == 2:
+        for i in range(codes.size):
+            byte, at = codes[i], np.uint64(i) * _FOUR
+            a, b, c, d = fields[byte, 0], fields[byte, 1], fields[byte, 2], fields[byte, 3]
+            out[at], out[at + _ONE], out[at + _TWO], out[at + _THREE] = a, b, c, d
+    else:
+        _any_levels(kind, bits, group, levels, codes, out)
+
+
+@inner()
+def _any_levels(kind: Any, bits: Any, group: Any, levels: Any, codes: Any, out: Any) -> None:
+    """As `levels_of`, for every table and packing."""
+    mask = (1 << bits) - 1
+    for d in range(out.size):
+        at, shift = d * bits // 8, d * bits % 8
+        if kind == HALVES_KIND:
+            in_group = d % group
+            at = (d - in_group) // 2 + in_group % (group // 2)
+            shift = 4 * (in_group // (group // 2))
+        out[d] = levels[(np.int64(codes[at]) >> shift) & mask]
 
 
 @inner()
 def load_cells(
-    store: Any,
+    info: Any,
+    levels: Any,
+    fields: Any,
+    codes: Any,
+    scales: Any,
+    exact: Any,
     own: Any,
     table: Any,
     place: Any,
     cells: Any,
     inside: Any,
     n: Any,
+    line: Any,
     out: Any,
     how: Any,
 ) -> None:
-    """Write rows of cells of one sequence and head, each from where its query reads it.
+    """Write rows of n cells of one sequence and head, each from where its query reads it.
 
     Parameters
     ----------
-    store : Store
+    info, levels, fields, codes, scales, exact
+        Of the :class:`Store`.
     own : f32[B * T * H, D]
         The call's own chunk.
     table : i32[blocks]
@@ -181,31 +140,86 @@ def load_cells(
     inside : u8[>= n]
         1 if the query's window holds the cell.
     n : int
+    line : f32[D]
+        Scratch.
     out : f32[>= n, D]
-        Rows of missing cells are left alone.
+        Written; rows of missing cells become 0.
     how : u8[>= n]
-        MISSING, BULK or EXACT.
+        Written: MISSING, BULK or EXACT.
     """
-    info, head, dim = store.info, place[HEAD], out.shape[1]
-    line, line_at = np.empty(dim, np.float32), np.full(1, -1)
+    heads, head, dim, line_at = info[HEADS], place[HEAD], out.shape[1], np.int64(-1)
     for i in range(n):
         cell = cells[i]
+        to = out[i]
         if cell >= place[OWN_START]:
-            at = (place[B] * place[CHUNK] + cell - place[OWN_START]) * info[HEADS] + head
+            at = (place[B] * place[CHUNK] + cell - place[OWN_START]) * heads + head
             for d in range(dim):
-                out[i, d] = own[at, d]
+                to[d] = own[at, d]
             how[i] = EXACT
             continue
-        slot = exact_slot(info, cell, inside[i], place)
-        if slot >= 0:
-            halves = store.exact[(place[B] * info[SLOTS] + slot) * info[HEADS] + head]
+        held = (inside[i] or cell >= place[FRONTIER]) and cell >= place[RING_LO]
+        if info[RING] and (cell < info[SINKS] or held):
+            slot = cell if cell < info[SINKS] else info[SINKS] + cell % info[RING]
+            at = (place[B] * info[SLOTS] + slot) * heads + head
             for d in range(dim):
-                out[i, d] = from_half(halves[d])
+                to[d] = from_half(exact[at, d])
             how[i] = EXACT
             continue
-        page = np.int64(table[cell // info[PAGE]])
+        page, slot = np.int64(table[cell // info[PAGE]]), cell % info[PAGE]
         if page < 0:
+            for d in range(dim):
+                to[d] = np.float32(0)
             how[i] = MISSING
             continue
-        bulk_values(store, page, head, cell % info[PAGE], line, line_at, out[i])
         how[i] = BULK
+        row = bulk_row(info, page, head, slot)
+        if info[KIND] < BYTES_KIND:
+            floats_of(info[KIND], codes[row], to)
+            continue
+        levels_of(info, levels, fields, codes[row], to)
+        if info[PER_CHANNEL]:
+            at = line_row(info, page, head, slot)
+            if line_at != at:
+                for d in range(dim):
+                    line[d] = from_half(scales[at, d])
+                line_at = at
+            for d in range(dim):
+                to[d] = to[d] * line[d]
+        else:
+            group = info[GROUP]
+            for g in range(dim // group):
+                s = from_half(scales[row, g])
+                part = to[g * group : (g + 1) * group]
+                for d in range(group):
+                    part[d] = part[d] * s
+
+
+@kernel
+def read_cells(
+    store: Any, own: Any, table: Any, place: Any, cells: Any, inside: Any, out: Any, how: Any
+) -> None:
+    """Read cells of one store, sequence and head; see :func:`load_cells`.
+
+    Parameters
+    ----------
+    store : Store
+    own : f32[B * T * H, D]
+    table : i32[blocks]
+    place : i64[6]
+    cells : i64[n]
+    inside : u8[n]
+    out : f32[n, D]
+    how : u8[n]
+    """
+    line = np.empty(out.shape[1], np.float32)
+    load_cells(
+        store.info, store.levels, store.fields, store.codes, store.scales, store.exact, own, table,
+        place, cells, inside, cells.size, line, out, how,
+    )  # fmt: skip
+
+
+@kernel
+def narrow(x: Any, out: Any) -> None:
+    """Round f32[n] to float16 bits u16[n]."""
+    for i in range(x.size):
+        out[i] = to_half(x[i])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from .decode import bulk_row
-from .halves import finite, from_half, to_bfloat, to_half
+from .halves import bits_of, finite, from_half, to_bfloat, to_half
 from .jit import inner, kernel
 from .store import (
     AGAINST_STORED,
@@ -23,6 +24,7 @@ from .store import (
     NEAREST_LEVEL,
     PAGE,
     RECIPROCAL_HALF_AWAY,
+    RECIPROCAL_TRUNC,
     RMS,
     ROUNDING,
     RULE,
@@ -32,114 +34,115 @@ from .store import (
 
 _ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
 _TOP = np.float32(np.finfo(np.float32).max)
+_ROUND = np.float32(12582912.0)  # 1.5 * 2^23: adding it rounds a small number to an integer
 _NAN16 = np.uint16(0x7E00)
 
 
 @inner(always=True)
 def root_mean(total: Any, count: Any) -> Any:
     """Return sqrt(total / count); a sum that overflowed gives the largest float32."""
-    root = np.sqrt(np.float32(total / count))
+    root = np.float32(math.sqrt(np.float32(total / count)))
     return _TOP if root > _TOP else root
 
 
-@inner(always=True)
-def code_of(store: Any, x: Any, s: Any, inverse: Any) -> Any:
-    """Return the code of one value against scale s (and 1 / s, or 0 if s is 0)."""
-    rounding = store.info[ROUNDING]
-    if rounding == NEAREST_LEVEL:
-        code = np.uint8(0)
-        if s > _ZERO:
-            for t in store.thresholds:
-                code += np.uint8(x > t * s)
-        return np.uint8(code)
+@inner()
+def nearest_level(x: Any, s: Any, thresholds: Any) -> Any:
+    """Return how many thresholds, times a scale, lie below x: the code of a codebook."""
+    code = 0
+    if s > _ZERO:
+        for t in range(thresholds.size):
+            code += 1 if x > thresholds[t] * s else 0
+    return np.uint8(code)
+
+
+@inner()
+def _grid_code(x: Any, s: Any, inverse: Any, rounding: Any, numbers: Any) -> Any:
+    """Return the code of x on a uniform grid. The ends are integers: clipping may come first."""
+    low, high = numbers[1], numbers[2]
     if rounding == DIVIDE_HALF_EVEN:
-        y = np.rint(x / s) if s > _ZERO else _ZERO
+        y = np.float32(x / s) if s > _ZERO else _ZERO
     else:
-        y = x * inverse
-        if rounding == RECIPROCAL_HALF_AWAY:
-            whole = np.trunc(y)
-            away = np.copysign(_ONE, y) if np.abs(y - whole) >= _HALF else _ZERO
-            y = np.float32(whole + away)
-        else:
-            y = np.trunc(np.float32(y + store.numbers[3]))
-    low, high = store.numbers[1], store.numbers[2]
-    y = _ZERO if np.isnan(y) else y
-    y = low if y < low else (high if y > high else y)
-    return np.uint8(np.int32(y))
+        y = np.float32(x * inverse)
+        y = np.float32(y + numbers[3]) if rounding == RECIPROCAL_TRUNC else y
+    y = y if y > low else low
+    y = high if y > high else y
+    if rounding == DIVIDE_HALF_EVEN:
+        return np.uint8(np.int32(np.float32(y + _ROUND) - _ROUND))
+    whole = np.int32(y)
+    if rounding == RECIPROCAL_HALF_AWAY:
+        rest = np.float32(y - np.float32(whole))
+        whole += np.int32(1 if rest >= _HALF else (-1 if rest <= -_HALF else 0))
+    return np.uint8(whole)
 
 
 @inner(always=True)
 def quotient(top: Any, bottom: Any, stored: Any) -> Any:
     """Return the unbiased scale's bits: f16(top / bottom), or `stored` if bottom <= 0."""
-    if not bottom > _ZERO:
-        return stored
-    found = np.float32(top / bottom)
-    return to_half(found if found < np.inf else _TOP)
+    found = np.float32(top / bottom) if bottom > _ZERO else _ZERO
+    found = found if found <= _TOP else _TOP
+    return to_half(found) if bottom > _ZERO else stored
 
 
 @inner()
-def _statistic(store: Any, x: Any) -> Any:
-    """Return the exact scale of a finite group."""
-    rule, divisor = store.info[RULE], store.numbers[0]
-    if rule == RMS:
-        total = _ZERO
-        for j in range(x.size):
-            total = np.float32(total + np.float32(x[j] * x[j]))
-        return np.float32(root_mean(total, np.float32(x.size)) / divisor)
-    top = _ZERO
+def _statistic(x: Any, rule: Any) -> Any:
+    """Return the statistic of a finite group."""
+    total, top, signed = _ZERO, _ZERO, x[0]
     for j in range(x.size):
-        a = np.abs(x[j])
+        a = np.float32(abs(x[j]))
+        total = np.float32(total + np.float32(x[j] * x[j]))
+        signed = x[j] if a > top or (x[j] == top and top > _ZERO) else signed
         top = a if a > top else top
-    if rule == SIGNED_ABSMAX:
-        positive = False
-        for j in range(x.size):
-            positive = positive or x[j] == top
-        if top == _ZERO:
-            top = x[0]
-        elif not positive:
-            top = -top
-    return np.float32(top / divisor)
+    if rule == RMS:
+        return root_mean(total, np.float32(x.size))
+    return signed if rule == SIGNED_ABSMAX else top
 
 
 @inner()
-def _group(store: Any, x: Any, unbiased: Any, codes: Any) -> Any:
+def _group(info: Any, numbers: Any, thresholds: Any, x: Any, codes: Any) -> Any:
     """Choose the codes of one group of values; return the bits of its scale."""
-    info = store.info
+    codebook = info[ROUNDING] == NEAREST_LEVEL
     clean = True
     for j in range(x.size):
         clean = clean and finite(x[j])
     if not clean:
-        codes[:] = np.uint8(0 if info[ROUNDING] == NEAREST_LEVEL else info[ZERO])
+        for j in range(x.size):
+            codes[j] = np.uint8(0 if codebook else info[ZERO])
         return _NAN16
-    exact = _statistic(store, x)
+    exact = np.float32(_statistic(x, info[RULE]) / numbers[0])
     stored = to_half(exact)
     s = from_half(stored) if info[AGAINST_STORED] else exact
     inverse = np.float32(_ONE / s) if s != _ZERO else _ZERO
-    for j in range(x.size):
-        codes[j] = code_of(store, x[j], s, inverse)
-    if unbiased:
-        top = bottom = _ZERO
+    if codebook:
         for j in range(x.size):
-            top = np.float32(top + np.float32(x[j] * x[j]))
-            bottom = np.float32(bottom + np.float32(x[j] * store.levels[codes[j]]))
-        stored = quotient(top, bottom, stored)
+            codes[j] = nearest_level(x[j], s, thresholds)
+    else:
+        for j in range(x.size):
+            codes[j] = _grid_code(x[j], s, inverse, info[ROUNDING], numbers)
     return stored
 
 
 @inner()
-def pack_row(info: Any, codes: Any, out: Any) -> None:
+def _unbias(levels: Any, x: Any, codes: Any, stored: Any) -> Any:
+    """Return the bits of the scale that makes <x, x^> = <x, x>."""
+    top = bottom = _ZERO
+    for j in range(x.size):
+        top = np.float32(top + np.float32(x[j] * x[j]))
+        bottom = np.float32(bottom + np.float32(x[j] * levels[codes[j]]))
+    return quotient(top, bottom, stored)
+
+
+@inner()
+def pack_row(kind: Any, bits: Any, group: Any, codes: Any, out: Any) -> None:
     """Pack one-byte codes into a row."""
-    if info[KIND] == BYTES_KIND:
+    if kind == BYTES_KIND:
         for d in range(codes.size):
             out[d] = codes[d]
-    elif info[KIND] == HALVES_KIND:
-        half = info[GROUP] // 2
-        for start in range(0, codes.size, 2 * half):
-            for j in range(half):
-                both = codes[start + j] | (codes[start + half + j] << np.uint8(4))
-                out[start // 2 + j] = np.uint8(both)
+    elif kind == HALVES_KIND:
+        half = group // 2
+        for i in range(out.size):
+            j = i // half * group + i % half
+            out[i] = np.uint8(codes[j] | (codes[j + half] << np.uint8(4)))
     else:
-        bits = info[BITS]
         each = 8 // bits
         for i in range(out.size):
             byte = 0
@@ -150,18 +153,17 @@ def pack_row(info: Any, codes: Any, out: Any) -> None:
 
 @inner()
 def _floats(kind: Any, x: Any, out: Any) -> None:
+    """Write a row as floats, byte by byte, so that no alignment is asked for."""
     if kind == F32_KIND:
-        whole = out.view(np.float32)
         for d in range(x.size):
-            whole[d] = x[d]
+            bits = bits_of(x[d])
+            for j in range(4):
+                out[4 * d + j] = np.uint8((bits >> (8 * j)) & 255)
         return
-    short = out.view(np.uint16)
-    if kind == F16_KIND:
-        for d in range(x.size):
-            short[d] = to_half(x[d])
-    else:
-        for d in range(x.size):
-            short[d] = to_bfloat(x[d])
+    for d in range(x.size):
+        half = to_half(x[d]) if kind == F16_KIND else to_bfloat(x[d])
+        out[2 * d] = np.uint8(half & np.uint16(255))
+        out[2 * d + 1] = np.uint8(half >> np.uint16(8))
 
 
 @kernel
@@ -177,7 +179,8 @@ def write_rows(store: Any, x: Any, table: Any, cells: Any, unbiased: Any) -> Non
     cells : i64[n]
     unbiased : int
     """
-    info, dim = store.info, x.shape[2]
+    info, numbers, levels, thresholds = store.info, store.numbers, store.levels, store.thresholds
+    dim, group = x.shape[2], info[GROUP]
     codes = np.empty(dim, np.uint8)
     for i in range(x.shape[0]):
         page, slot = np.int64(table[cells[i] // info[PAGE]]), cells[i] % info[PAGE]
@@ -186,8 +189,11 @@ def write_rows(store: Any, x: Any, table: Any, cells: Any, unbiased: Any) -> Non
             if info[KIND] < BYTES_KIND:
                 _floats(info[KIND], x[i, h], store.codes[row])
                 continue
-            group = info[GROUP]
             for g in range(dim // group):
-                a, b = g * group, (g + 1) * group
-                store.scales[row, g] = _group(store, x[i, h, a:b], unbiased, codes[a:b])
-            pack_row(info, codes, store.codes[row])
+                values = x[i, h, g * group : (g + 1) * group]
+                mine = codes[g * group : (g + 1) * group]
+                bits = _group(info, numbers, thresholds, values, mine)
+                if unbiased and bits != _NAN16:
+                    bits = _unbias(levels, values, mine, bits)
+                store.scales[row, g] = bits
+            pack_row(info[KIND], info[BITS], group, codes, store.codes[row])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvcore import marks as rules
 from kvcore.numerics import F32, Array
 
 from . import threads
-from .attend import CENTRED, LIMIT, SCALE, SOFTCAP, WINDOW, Queries
-from .blocks import read_block
-from .decode import BULK, MISSING
-from .store import RING, Stores
+from .attend import LIMIT, SCALE, SOFTCAP, WINDOW, Queries
+from .decode import BULK, MISSING, read_cells
+from .store import RING, Store, Stores
 
 BLOCK = 512
 """Cells dequantized at a time."""
@@ -45,6 +45,7 @@ class _Head:
         self.scale, self.softcap = asked.numbers[SCALE], asked.numbers[SOFTCAP]
         with np.errstate(all="ignore"):
             self.bias = (self.q @ asked.centre[b, h]) * self.scale
+        self.centred = bool(asked.centre[b, h].any())
         self.lengths = asked.lengths[b].astype(np.int64)
         self.best = np.full((steps, self.group, 1), -np.inf, np.float32)
         self.total = np.zeros((steps, self.group, 1), np.float32)
@@ -84,16 +85,14 @@ class _Head:
         n = len(cells)
         k = np.empty((n, self.q.shape[2]), np.float32)
         v = np.empty((n, self.acc.shape[2]), np.float32)
-        how = np.empty(n, np.uint8)
-        asked, stores = self.asked, self.stores
-        read_block(
-            stores.k, stores.v, asked, self.table, self.b, self.h, int(cells[0]), int(inside),
-            k, v, how,
-        )  # fmt: skip
-        held = how != MISSING
-        if not held.all():
-            mask = mask & held
-        bulk = how == BULK if asked.options[CENTRED] else None
+        how, how_v = np.empty(n, np.uint8), np.empty(n, np.uint8)
+        self._read(self.stores.v, "v", cells, inside, v, how_v)
+        self._read(self.stores.k, "k", cells, inside, k, how)
+        missing = (how == MISSING) | (how_v == MISSING)
+        v[missing] = 0
+        if missing.any():
+            mask = mask & ~missing
+        bulk = how == BULK
         clean = bool(np.isfinite(v).all())
         step = max(1, ROWS // self.group)
         for start in range(0, len(mask), step):
@@ -103,14 +102,26 @@ class _Head:
                 a, b = int(some[0]), int(some[-1]) + 1
                 self._rows(slice(t0 + start + a, t0 + start + b), part[a:b], k, v, bulk, clean)
 
-    def _rows(
-        self, ts: slice, mask: Array, k: F32, v: F32, bulk: Array | None, clean: bool
+    def _read(
+        self, store: Store, name: str, cells: Array, inside: bool, out: F32, how: Array
     ) -> None:
+        asked, b = self.asked, self.b
+        frontier, ring_lo = (
+            asked.marks[b, rules.FRONTIER[name]],
+            asked.marks[b, rules.RING_LO[name]],
+        )
+        steps = asked.lengths.shape[1]
+        place = np.array([b, self.h, asked.own_start[b], frontier, ring_lo, steps], np.int64)
+        own = asked.own_k if name == "k" else asked.own_v
+        flags = np.full(len(cells), inside, np.uint8)
+        read_cells(store, own, self.table, place, cells, flags, out, how)
+
+    def _rows(self, ts: slice, mask: Array, k: F32, v: F32, bulk: Array, clean: bool) -> None:
         """Fold a block into the queries `ts`; `mask` says which cells each of them sees."""
         q = self.q[ts]
         s = (q.reshape(-1, q.shape[2]) @ k.T).reshape(*q.shape[:2], -1)
         s *= self.scale
-        if bulk is not None:
+        if self.centred:
             s += np.where(bulk, self.bias[ts, :, None], np.float32(0))
         if self.softcap:
             s = self.softcap * np.tanh(s / self.softcap)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kvcore import marks as rules
 from kvcore import operands
+from kvcore.layout import EVERYTHING
 from kvcore.numerics import F16, F32, I32, Array
 from kvcore.ops.resolve import check_resolve
 from kvcore.ops.restore import check_restore, members
@@ -16,10 +17,11 @@ from kvcore.ops.select import check_select
 from kvcore.pool import Pool, State
 from kvcore.residency import CALLS, EPOCH, LOOKUPS, MISSES, OVERFLOW, PLACED, Residency
 
-from . import blocks, streaming
-from .attention import owned
+from . import streaming
+from .attention import no_rows, owned
+from .decode import narrow, read_cells
 from .rotate import hadamard
-from .store import open_stores
+from .store import HEADS, Store, open_stores
 
 
 def rotate(x: Any, out: Any) -> Any:
@@ -35,44 +37,60 @@ def rotate(x: Any, out: Any) -> Any:
     return turned if direct else operands.put(out, turned, "rotate")
 
 
+def _bulk(store: Store, table: Array, cells: Array, dim: int) -> F32:
+    """Return float32(level * scale) of cells, f32[N, H, D]."""
+    heads, n = int(store.info[HEADS]), len(cells)
+    out = np.empty((heads, n, dim), np.float32)
+    never = EVERYTHING + 1
+    for h in range(heads):
+        place = np.array([0, h, never, never, never, 0], np.int64)
+        read_cells(
+            store, no_rows(), table, place, cells, np.zeros(n, np.uint8), out[h],
+            np.empty(n, np.uint8),
+        )  # fmt: skip
+    return np.ascontiguousarray(out.swapaxes(0, 1))
+
+
+def _halves(x: F32) -> F16:
+    out = np.empty(x.shape, np.uint16)
+    narrow(x.reshape(-1), out.reshape(-1))
+    return out.view(np.float16)
+
+
 def gather(pool: Pool, table: Any, ids: Any) -> tuple[F16, F16]:
     """See :mod:`kvcore.ops.gather`."""
     call = operands.gather(operands.HOST, pool, table, ids)
     stores = open_stores(pool, None)
-    batch, n = call.ids.shape
+    layout, n = pool.layout, call.ids.shape[1]
     found = []
-    for store, name in ((stores.k, "k"), (stores.v, "v")):
-        h, d = pool.layout.n_kv_heads, pool.layout.head_dim(name)
-        out = np.empty((batch, n, h, d), np.uint16)
-        nothing = np.zeros((h, d), np.float32)
-        for b in range(batch):
-            cells, rows = call.ids[b].astype(np.int64), np.arange(n)
-            to = out[b].reshape(-1, d)
-            blocks.read_bulk(store, owned(call.table[b]), cells, nothing, 0, rows, to)
-        found.append(out.view(np.float16) if call.batched else out[0].view(np.float16))
+    for store, dim in ((stores.k, layout.head_dim_k), (stores.v, layout.head_dim_v)):
+        rows = [
+            _bulk(store, owned(t), i.astype(np.int64), dim)
+            for t, i in zip(call.table, call.ids, strict=True)
+        ]
+        x = np.stack(rows) if rows else np.zeros((0, n, layout.n_kv_heads, dim), np.float32)
+        found.append(_halves(x) if call.batched else _halves(x[0]))
     return found[0], found[1]
 
 
 def restore(overlay: State, pool: Pool, table: Any, n_cells: Any) -> None:
     """See :mod:`kvcore.ops.restore`."""
     t, n = check_restore(pool, overlay, table, n_cells, overlay.marks)
-    sl = overlay.layout
+    sl, stores = overlay.layout, open_stores(pool, None)
     jobs = [
         (b, name, members(overlay.marks[b].tolist(), sl, name, int(n[b])))
         for b in range(overlay.batch)
         for name in ("k", "v")
         if sl.ring(name) and sl.overlay
     ]
-    stores = open_stores(pool, overlay)
     for b, name, cells in jobs:
         store = stores.k if name == "k" else stores.v
-        centre = np.zeros((pool.layout.n_kv_heads, pool.layout.head_dim(name)), np.float32)
-        add = name == "k" and sl.centred
-        if add:
-            centre[...] = overlay.centre[b]
+        x = _bulk(store, owned(t[b]), cells.astype(np.int64), pool.layout.head_dim(name))
+        if name == "k" and sl.centred:
+            with np.errstate(invalid="ignore"):
+                x += overlay.centre[b].astype(np.float32)
         slots = np.where(cells < sl.sinks, cells, sl.sinks + cells % sl.ring(name))
-        rows = b * sl.slots(name) + slots
-        blocks.read_bulk(store, owned(t[b]), cells, centre, int(add), rows, store.exact)
+        getattr(overlay, name)[b, slots] = _halves(x)
         low = rules.RING_LO[name]
         held = max(int(n[b]) - sl.window, 0)
         overlay.marks[b, low] = min(int(overlay.marks[b, low]), held)
