@@ -14,6 +14,7 @@ from kvcore.cli import (
     backends,
     bench,
     check,
+    emit,
     explain,
     formats,
     generate,
@@ -48,7 +49,7 @@ def _root(
         print(context.get_help())
 
 
-for _module in (generate, backends, formats, plan, walk, explain, check, bench):
+for _module in (generate, backends, formats, plan, walk, explain, emit, check, bench):
     app.command(name=_module.NAME, epilog=f"Example: {_module.EXAMPLE}")(_module.run)
 
 

@@ -1,0 +1,205 @@
+"""kvcore eval: what formats cost in attention error, in what a model says, and in recall."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import kvcore
+from kvcore.cli import live, show
+from kvcore.cli.lab_options import (
+    Arms,
+    GgufFile,
+    ModelName,
+    Resume,
+    decimals,
+    facts,
+    load_model,
+    numbers,
+    print_section,
+    require_lab,
+)
+from kvcore.cli.options import BackendName, Json
+
+NAME = "eval"
+EXAMPLES = {
+    "error": "kvcore eval error smollm2.safetensors --arm q4_0:bare --arm q2k",
+    "kl": "kvcore eval kl --model smollm2 --texts chat-cache,doc-strings --arm q2k",
+    "recall": "kvcore eval recall --model smollm2 --arm q4_0 --arm q2k",
+}
+
+app = typer.Typer(help="Measure formats on a real model: error, KL, recall.", no_args_is_help=True)
+
+
+@app.command(name="error", epilog=f"Example: {EXAMPLES['error']}")
+def error(
+    dump: Annotated[Path, typer.Argument(help="A file that kvcore dump wrote.")],
+    arm: Arms = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", help="Such as 0,3; all if unset.")
+    ] = None,
+    append: Annotated[
+        bool, typer.Option("--append/--no-append", help="Append patterns too.")
+    ] = True,
+    flat: Annotated[
+        bool, typer.Option("--flat/--no-flat", help="The synthetic flat readers' table too.")
+    ] = True,
+    backend: BackendName = None,
+    resume: Resume = None,
+    json: Json = False,
+) -> int:
+    """Measure attention error, score slope, window bias and append patterns on a dump."""
+    from kvcore.lab.arms import parse_arms
+    from kvcore.lab.dump_file import read_dump
+    from kvcore.lab.error_suite import ErrorSuite
+    from kvcore.lab.error_tables import error_section
+    from kvcore.lab.journal import Journal, versions
+
+    found = read_dump(dump)
+    chosen = None if arm is None else parse_arms(arm)
+    with live.progress() as report:
+        suite = ErrorSuite(
+            found,
+            kvcore.get_backend(backend),
+            Journal(resume),
+            layers=numbers("--layers", layers),
+            progress=report,
+        )
+        results = suite.run(chosen, append=append, flat=flat)
+    section = error_section(results, found.meta)
+    if json:
+        data = {"dump": asdict(found.meta), "versions": versions(), **asdict(results)}
+        show.as_json({**facts(section), **data})
+    else:
+        print_section(section)
+    return 0
+
+
+@app.command(name="kl", epilog=f"Example: {EXAMPLES['kl']}")
+def kl(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Two files of --save-logits to compare instead; the exact run first."),
+    ] = None,
+    model: ModelName = "smollm2",
+    gguf: GgufFile = None,
+    arm: Arms = None,
+    texts: Annotated[
+        str | None, typer.Option("--texts", help="Names or files, comma-separated; nine if unset.")
+    ] = None,
+    prompt: Annotated[int, typer.Option("--prompt", min=1, help="Prompt tokens at most.")] = 1024,
+    forced: Annotated[int, typer.Option("--forced", min=1, help="Forced tokens.")] = 128,
+    mode: Annotated[
+        str, typer.Option("--mode", help="decode, or prompt: every cell read as stored.")
+    ] = "decode",
+    baseline: Annotated[str, typer.Option("--baseline", help="The arm others are held to.")] = "",
+    gain: Annotated[
+        str | None, typer.Option("--gain", help="Sweep the K gain of q2k, such as 1.05,1.1.")
+    ] = None,
+    window: Annotated[
+        str | None, typer.Option("--window", help="Sweep the window, such as 0,128,1024.")
+    ] = None,
+    sinks: Annotated[
+        str | None, typer.Option("--sinks", help="Sweep the sinks, such as 0,4,8,64.")
+    ] = None,
+    sweep: Annotated[str, typer.Option("--sweep", help="The format that is swept.")] = "q2k",
+    save_logits: Annotated[
+        Path | None, typer.Option("--save-logits", help="A folder for every run's logits.")
+    ] = None,
+    backend: BackendName = None,
+    resume: Resume = None,
+    json: Json = False,
+) -> int:
+    """Measure KL, agreement and score of a teacher-forced run against float16 caches."""
+    if files:
+        return _compare(files, json)
+    require_lab("eval kl")
+    from kvcore.lab.kl_tables import KL_ARMS, kl_section, sweep_arms
+
+    swept = sweep_arms(
+        sweep,
+        gains=decimals("--gain", gain),
+        windows=numbers("--window", window) or [],
+        sinks=numbers("--sinks", sinks) or [],
+    )
+    names = list(dict.fromkeys([*(arm or ([] if swept else KL_ARMS)), *swept]))
+    if baseline and baseline not in names:
+        names.insert(0, baseline)
+    section = _run_kl(
+        names,
+        model=model,
+        gguf=gguf,
+        texts=texts,
+        plan=(prompt, forced, _mode(mode)),
+        save=save_logits,
+        backend=backend,
+        resume=resume,
+        make=lambda runs, sizes, used: kl_section(runs, sizes, used, baseline or names[0], mode),
+    )
+    show.as_json(facts(section)) if json else print_section(section)
+    return 0
+
+
+def _mode(mode: str) -> str:
+    from kvcore.lab.eval_kl import MODES
+
+    if mode not in MODES:
+        raise typer.BadParameter(f"--mode: got {mode!r}, expected {' or '.join(MODES)}")
+    return mode
+
+
+def _run_kl(
+    names: list[str],
+    *,
+    model: str,
+    gguf: Path | None,
+    texts: str | None,
+    plan: tuple[int, int, str],
+    save: Path | None,
+    backend: str | None,
+    resume: Path | None,
+    make: Any,
+) -> Any:
+    from kvcore.lab import texts as library
+    from kvcore.lab.arms import parse_arms
+    from kvcore.lab.journal import Journal
+    from kvcore.lab.kl_suite import KlSuite, Plan
+
+    arms = parse_arms(names)
+    with live.progress() as report:
+        loaded = load_model(model, gguf, report)
+        chosen = [
+            library.text(n.strip(), loaded.metadata)
+            for n in (texts.split(",") if texts else library.names())
+        ]
+        calibration = library.text(library.CALIBRATION, loaded.metadata)
+        suite = KlSuite(
+            loaded,
+            kvcore.get_backend(backend),
+            # Known results write no logits, so a run that saves them measures all.
+            Journal(None if save else resume),
+            calibration=calibration,
+            save=save,
+            progress=report,
+        )
+        runs = suite.run(chosen, arms, Plan(n_prompt=plan[0], n_forced=plan[1], mode=plan[2]))
+    c = loaded.model.config
+    sizes = {a.name: a.bytes_per_cell(c.n_kv_heads, c.head_dim) for a in arms}
+    return make(runs, sizes, chosen)
+
+
+def _compare(files: list[Path], json: bool) -> int:
+    if len(files) != 2:
+        raise typer.BadParameter(f"two files of logits: got {len(files)}, expected 2")
+    from kvcore.lab.divergence import summarize
+    from kvcore.lab.eval_kl import compare_files
+    from kvcore.lab.kl_tables import files_section
+    from kvcore.lab.logits_file import read_logits
+
+    exact, other = (read_logits(f) for f in files)
+    section = files_section(exact.meta, other.meta, summarize([compare_files(exact, other)]))
+    show.as_json(facts(section)) if json else print_section(section)
+    return 0
