@@ -14,6 +14,7 @@ from kvcore.cli import (
     backends,
     bench,
     check,
+    dump,
     emit,
     explain,
     formats,
@@ -21,6 +22,7 @@ from kvcore.cli import (
     plan,
     walk,
 )
+from kvcore.cli import eval as evaluate
 from kvcore.errors import BuildError, FormatError, KvcoreError, ShapeError
 
 # typer carries its own copy of click in some versions; these are the same classes in both.
@@ -49,8 +51,9 @@ def _root(
         print(context.get_help())
 
 
-for _module in (generate, backends, formats, plan, walk, explain, emit, check, bench):
+for _module in (generate, backends, formats, plan, walk, explain, emit, check, bench, dump):
     app.command(name=_module.NAME, epilog=f"Example: {_module.EXAMPLE}")(_module.run)
+app.add_typer(evaluate.app, name=evaluate.NAME)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -109,7 +109,8 @@ class LayerBench:
         layer = self.layer
         if pattern != "decode":
             cache = self.stored(arm, pattern)
-            return cache.attend(layer.q, scale=layer.scale, window=layer.window)
+            out: Floats = cache.attend(layer.q, scale=layer.scale, window=layer.window)
+            return out
         cache, first = self._cache(arm), len(layer.k) - len(layer.q)
         cache.append(layer.k[:first], layer.v[:first])
         steps = OneByOne(cache)

@@ -71,7 +71,8 @@ def by_channel(x: Floats) -> Floats:
     """2 bits, min/max of each channel over 32 cells."""
     groups = x.reshape(-1, GROUP, *x.shape[1:])
     low, high = groups.min(1, keepdims=True), groups.max(1, keepdims=True)
-    return affine(groups, low, high, 2).reshape(x.shape)
+    out: Floats = affine(groups, low, high, 2).reshape(x.shape)
+    return out
 
 
 def by_cell(x: Floats, clip: Floats | None = None) -> Floats:
@@ -81,7 +82,8 @@ def by_cell(x: Floats, clip: Floats | None = None) -> Floats:
     if clip is not None:
         middle, half = (high + low) / 2, (high - low) / 2 * clip
         low, high = middle - half, middle + half
-    return affine(groups, low, high, 2).reshape(x.shape)
+    out: Floats = affine(groups, low, high, 2).reshape(x.shape)
+    return out
 
 
 def channel_order(x: Floats) -> npt.NDArray[np.int64]:
@@ -98,7 +100,8 @@ def clip_search(x: Floats) -> Floats:
         rest = by_cell(x, clip).reshape(groups.shape) - groups
         errors.append(np.square(rest).sum((0, -1)))
     best = np.argmin(np.stack(errors), axis=0)
-    return np.asarray(CLIPS, np.float32)[best][..., None]
+    out: Floats = np.asarray(CLIPS, np.float32)[best][..., None]
+    return out
 
 
 def _kivi(k: Floats, v: Floats) -> tuple[Quantize, Quantize]:
@@ -220,4 +223,4 @@ class SimulatedCache:
             return 0
         _, heads, dim = self._stores[0].shape
         packed = self.simulation.bytes_per_cell(heads, dim) * self._done
-        return int(packed) + 4 * heads * dim * (len(self) - self._done)
+        return int(packed + 4 * heads * dim * (len(self) - self._done))

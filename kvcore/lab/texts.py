@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,6 +21,9 @@ from kvcore.lab.errors import SettingError
 
 KINDS = ("chat", "document", "code")
 
+CALIBRATION = "calibration"
+"""A document apart from the nine, where calibrated arms take their centres from."""
+
 Turns = tuple[tuple[str, str], ...]
 
 _DOCUMENTS = {
@@ -28,6 +31,7 @@ _DOCUMENTS = {
     "doc-strings": ("strings", "formatstrings", "string-methods"),
     "doc-statements": ("compound", "function", "class", "with", "async"),
 }
+_CALIBRATION = ("specialnames", "typesmapping", "debugger")
 _CODE = {"code-argparse": "argparse.py", "code-difflib": "difflib.py", "code-tarfile": "tarfile.py"}
 
 
@@ -79,7 +83,9 @@ def text(name: str, metadata: Mapping[str, Any] | None = None) -> Text:
         This Python came without the file.
     """
     if name in _DOCUMENTS:
-        return Text(name=name, kind="document", body=_topics(name))
+        return Text(name=name, kind="document", body=_topics(_DOCUMENTS[name]))
+    if name == CALIBRATION:
+        return Text(name=name, kind="document", body=_topics(_CALIBRATION))
     if name in _CODE:
         return Text(name=name, kind="code", body=_source(_CODE[name]))
     chats = _conversations()
@@ -112,15 +118,15 @@ def _conversations() -> dict[str, Turns]:
     return out
 
 
-def _topics(name: str) -> str:
+def _topics(wanted: Sequence[str]) -> str:
     try:
         from pydoc_data import topics
     except ImportError as error:
-        raise _absent(name, error) from error
-    missing = [t for t in _DOCUMENTS[name] if t not in topics.topics]
+        raise _absent("pydoc_data", error) from error
+    missing = [t for t in wanted if t not in topics.topics]
     if missing:
-        raise _absent(name, f"no topic {', '.join(missing)}")
-    return "\n\n".join(str(topics.topics[t]).strip() for t in _DOCUMENTS[name])
+        raise _absent("pydoc_data", f"no topic {', '.join(missing)}")
+    return "\n\n".join(str(topics.topics[t]).strip() for t in wanted)
 
 
 def _source(file: str) -> str:

@@ -1,0 +1,217 @@
+"""Run the decode measurement over texts and arms, resumable, and make its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvcore.lab.arms import Arm, parse_arm
+from kvcore.lab.divergence import Divergence, Summary, change, compare, summarize
+from kvcore.lab.dump import file_sha256
+from kvcore.lab.eval_kl import (
+    CONTROL,
+    REFERENCE,
+    RUN,
+    Prompt,
+    cut,
+    logits_meta,
+    mean_keys,
+    read_prompt,
+    save_rows,
+)
+from kvcore.lab.journal import Journal, versions
+from kvcore.lab.load import LoadedModel
+from kvcore.lab.tables import Table, figure, percent
+from kvcore.lab.texts import Text
+from kvcore.lab.weights import Floats
+
+Progress = Callable[[str, int, int], None]
+_KEYED = ("kvcore", "numpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How texts are cut and run.
+
+    Attributes
+    ----------
+    n_prompt : int
+        Prompt tokens at most; a shorter text gives what it has.
+    n_forced : int
+    mode : {"decode", "prompt"}
+    """
+
+    n_prompt: int = 1024
+    n_forced: int = 128
+    mode: str = "decode"
+
+
+class KlSuite:
+    """Measures arms on texts with one model and one backend.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+    backend : Backend
+    journal : Journal
+    calibration : Text, optional
+        Where calibrated arms take their centres from; none of the measured texts.
+    save : Path, optional
+        A folder for every run's logits.
+    progress : callable (what, done, total), optional
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        backend: Any,
+        journal: Journal,
+        *,
+        calibration: Text | None = None,
+        save: Path | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.loaded, self.backend, self.journal = loaded, backend, journal
+        self.calibration, self.save, self.progress = calibration, save, progress
+        self.model_sha256 = file_sha256(loaded.path)
+        self._centres: Mapping[int, Floats] | None = None
+
+    def run(
+        self, texts: Sequence[Text], arms: Sequence[Arm], plan: Plan
+    ) -> dict[str, list[Divergence]]:
+        """Return every arm's divergences, one a text; the control's under :data:`CONTROL`."""
+        names = [CONTROL, *(a.name for a in arms)]
+        out: dict[str, list[Divergence]] = {name: [] for name in names}
+        for i, text in enumerate(texts):
+            one = _TextRun(self, text, plan)
+            for j, name in enumerate(names):
+                out[name].append(one.divergence(name))
+                if self.progress is not None:
+                    what = f"{plan.mode} KL"
+                    self.progress(what, i * len(names) + j + 1, len(texts) * len(names))
+        return out
+
+    def centres(self, arm: Arm) -> Mapping[int, Floats] | None:
+        """Return the calibration for an arm that wants one."""
+        if not arm.calibrated or self.calibration is None:
+            return None
+        if self._centres is None:
+            ids = self.loaded.tokenizer.encode(self.calibration.body)[:1024]
+            self._centres = mean_keys(self.loaded.model, ids)
+        return self._centres
+
+
+class _TextRun:
+    """One text: the prompt and the exact run are made when the first arm needs them."""
+
+    def __init__(self, suite: KlSuite, text: Text, plan: Plan) -> None:
+        self.suite, self.text, self.plan = suite, text, plan
+        ids = suite.loaded.tokenizer.encode(text.body)
+        n_prompt = min(plan.n_prompt, len(ids) - plan.n_forced - 1)
+        self.ids = cut(ids, n_prompt, plan.n_forced)
+        self.n_prompt = n_prompt
+        self._prompt: Prompt | None = None
+        self._exact: Floats | None = None
+
+    def divergence(self, name: str) -> Divergence:
+        """Return one arm's result, measured now or known."""
+        arm = parse_arm(REFERENCE if name == CONTROL else name)
+        calibration = self.suite.calibration if arm.calibrated else None
+        key = {
+            "what": "kl",
+            "model": self.suite.model_sha256,
+            "text": self.text.sha256,
+            "n_prompt": self.n_prompt,
+            "n_forced": self.plan.n_forced,
+            "mode": self.plan.mode,
+            "arm": name,
+            "calibration": None if calibration is None else calibration.sha256,
+            "backend": self.suite.backend.name,
+            **{k: versions()[k] for k in _KEYED},
+        }
+        found = self.suite.journal.get(key, lambda: asdict(self._measure(arm, name)))
+        return Divergence(**found)
+
+    def _measure(self, arm: Arm, name: str) -> Divergence:
+        model = self.suite.loaded.model
+        run = RUN[self.plan.mode]
+        if self._prompt is None or self._exact is None:
+            self._prompt = read_prompt(model, self.ids, self.n_prompt)
+            self._exact = run(model, self._prompt, parse_arm(REFERENCE), self.suite.backend)
+            self._keep(REFERENCE, self._exact)
+        rows = run(model, self._prompt, arm, self.suite.backend, self.suite.centres(arm))
+        if name != CONTROL:
+            self._keep(name, rows)
+        return compare(self._exact, rows, self._prompt.targets)
+
+    def _keep(self, name: str, rows: Floats) -> None:
+        if self.suite.save is None or self._prompt is None:
+            return
+        self.suite.save.mkdir(parents=True, exist_ok=True)
+        file = f"{self.text.name}.{name}.{self.plan.mode}.safetensors".replace("/", "_")
+        meta = logits_meta(
+            model_sha256=self.suite.model_sha256,
+            text=self.text.name,
+            text_sha256=self.text.sha256,
+            arm=name,
+            mode=self.plan.mode,
+            prompt=self._prompt,
+            v=rows.shape[1],
+        )
+        save_rows(self.suite.save / file, meta, rows, self._prompt.targets)
+
+
+def summaries(runs: Mapping[str, Sequence[Divergence]]) -> dict[str, Summary]:
+    """Sum up every arm."""
+    return {name: summarize(found) for name, found in runs.items()}
+
+
+def kl_table(
+    found: Mapping[str, Summary], sizes: Mapping[str, float], baseline: str, title: str
+) -> Table:
+    """Return the table of arms, each against the baseline."""
+    rows = []
+    for name, s in found.items():
+        against = "-"
+        usable = baseline in found and min(*s.per_text, *found[baseline].per_text, 1.0) > 0
+        if usable and name != baseline:
+            c = change(s.per_text, found[baseline].per_text)
+            against = f"{100 * (c.ratio - 1):+.1f} % ({c.improved}/{c.n_texts})"
+        rows.append(
+            [
+                name,
+                f"{sizes[name]:g}" if name in sizes else "-",
+                figure(s.mean_kl),
+                figure(s.median_kl),
+                figure(s.p999_kl),
+                percent(s.top1, 1),
+                f"{s.nll:.3f}",
+                against,
+            ]
+        )
+    note = (
+        "KL(float16 || arm) in nats: mean of the texts' means, median and 99.9 % over all "
+        "positions. Last column: geometric mean over texts of the KL's ratio to "
+        f"{baseline}, and on how many texts it is lower."
+    )
+    columns = [
+        "arm", "B/cell", "mean KL", "median", "99.9 %", "top-1 %", "nll", f"vs {baseline}",
+    ]  # fmt: skip
+    return Table(title=title, columns=columns, rows=rows, note=note)
+
+
+def text_table(found: Mapping[str, Summary], texts: Sequence[Text]) -> Table:
+    """Return mean KL by text."""
+    rows = [[name, *(figure(x) for x in s.per_text)] for name, s in found.items()]
+    columns = ["arm", *(f"{t.name} ({t.kind})" for t in texts)]
+    note = "One text's KL varies by 2 to 10 % with the last bit of a score: read order, not digits."
+    return Table(title="Mean KL by text", columns=columns, rows=rows, note=note)
+
+
+def worst_control(runs: Mapping[str, Sequence[Divergence]]) -> float:
+    """Return the largest KL of the control over all positions: must be 0."""
+    return float(np.max(np.abs(np.concatenate([d.kl for d in runs[CONTROL]]))))
