@@ -27,11 +27,13 @@ from kvcore.spec import Codec, Packing, Rounding, Rule
 def level_table(codec: Codec) -> F32:
     """Return the value of each code, f32[2**bits], in units of the scale.
 
-    Codes beyond the levels (only -128 of a signed byte) decode by the grid and are never written.
+    Codes of a grid beyond its levels (-128 of a signed byte) decode by the grid; none is written.
     """
     n = 2**codec.bits
     if codec.signed:
         return np.arange(n, dtype=np.uint8).view(np.int8).astype(np.float32)
+    if not codec.codebook:
+        return np.arange(n, dtype=np.float32) - np.float32(codec.zero)
     table: F32 = np.zeros(n, np.float32)
     table[: len(codec.levels)] = np.asarray(codec.levels, np.float64)
     return table
