@@ -37,7 +37,7 @@ def _partial(total: Any, n: Any, previous: Any, known: Any, rule: Any) -> Any:
     """Return the exact scale of a fresh group of n cells whose squares sum to `total`."""
     if n == GROUP_CELLS or rule == OLD:
         return root_mean(total, _CELLS)
-    if rule == PER_N or not known:
+    if rule == PER_N or not known or not finite(previous):
         return root_mean(total, np.float32(n))
     prior = np.float32(np.float32(GROUP_CELLS - n) * np.float32(previous * previous))
     return root_mean(np.float32(total + prior), _CELLS)
