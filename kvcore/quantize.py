@@ -33,7 +33,8 @@ def level_table(codec: Codec) -> F32:
     if codec.signed:
         return np.arange(n, dtype=np.uint8).view(np.int8).astype(np.float32)
     if not codec.codebook:
-        return np.arange(n, dtype=np.float32) - np.float32(codec.zero)
+        grid: F32 = np.arange(n, dtype=np.float32) - np.float32(codec.zero)
+        return grid
     table: F32 = np.zeros(n, np.float32)
     table[: len(codec.levels)] = np.asarray(codec.levels, np.float64)
     return table
