@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Held")
 
+MAX_CELLS = 2**31 - 2**20
+"""Whole pages of every page size, and a cell's number still fits 32 bits."""
+
 
 class Held:
     """Pages and state of one sequence, with their sharing and replacing.
@@ -42,10 +45,13 @@ class Held:
         self, backend: Backend, spec: CacheSpec, capacity: int, reserve: int | None = None
     ) -> None:
         whole = isinstance(capacity, int | np.integer) and not isinstance(capacity, bool)
-        if not whole or not 1 <= capacity < 2**31:
+        if not whole or not 1 <= capacity <= MAX_CELLS:
             raise ShapeError(
                 message(
-                    "cache", "capacity is not usable", got=capacity, expected="1 <= cells < 2**31"
+                    "cache",
+                    "capacity is not usable",
+                    got=capacity,
+                    expected=f"1 <= cells <= {MAX_CELLS}",
                 )
             )
         self.backend, self.spec = backend, spec

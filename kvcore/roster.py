@@ -12,6 +12,7 @@ from kvcore.basis import Basis
 from kvcore.cache import KVCache
 from kvcore.cache_spec import CacheSpec
 from kvcore.errors import RangeError, ShapeError, message
+from kvcore.held import MAX_CELLS
 from kvcore.locks import SharedLock
 from kvcore.numerics import Array
 from kvcore.pages import Pages
@@ -129,7 +130,7 @@ class Roster:
         member = object.__new__(Member)
         member.backend, member.spec, member._basis = self.backend, self.spec, self._basis
         member._owner, member._pages, member._lock = self, self._pages, self._lock
-        member.capacity = self._pages.pool.n_cells
+        member.capacity = MAX_CELLS
         member._set_units(np.zeros(0, np.int64))
         member._saved = (b"", 0)
         member._place = self._rows.index(None)
@@ -192,12 +193,7 @@ class Roster:
         """Add pages to the pool, rounded up to whole units."""
         with self._lock.writing(), self._pages.lock:
             self._pages.grow(-(-n_pages // self.spec.layout.unit_pages))
-            for member in self._members.values():
-                member.capacity = self._pages.pool.n_cells
 
     def defragment(self, shrink: bool = False) -> int:
         """Move the used pages to the lowest places; see :meth:`KVCache.defragment`."""
-        moved = self._pages.defragment(shrink)
-        for member in self._members.values():
-            member.capacity = self._pages.pool.n_cells
-        return moved
+        return self._pages.defragment(shrink)
