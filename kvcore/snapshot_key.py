@@ -13,7 +13,7 @@ from kvcore.container import strict_json
 from kvcore.errors import FormatError, message
 from kvcore.formats import get, names
 from kvcore.numerics import Array
-from kvcore.spec import Codec, Format
+from kvcore.spec import ROTATE, Codec, Format
 
 LAYOUT_VERSION = 1
 """Raised when a plane, a packing or a mark changes its meaning."""
@@ -85,6 +85,8 @@ def parse(text: str) -> dict[str, Any]:
         raise FormatError(
             message("snapshot", "byte_order", got=key.get("byte_order"), expected="little")
         )
+    if not isinstance(key.get("format"), str):
+        raise FormatError(message("snapshot", "format", got=key.get("format"), expected="a name"))
     for name, top in LIMITS.items():
         value = key.get(name)
         if type(value) is not int or not 0 <= value <= top:
@@ -135,13 +137,12 @@ def spec_of(key: dict[str, Any], k_center: Array | None) -> CacheSpec:
     FormatError
         Naming the field.
     """
-    k, v = _codec(key, "k_codec"), _codec(key, "v_codec")
-    rotate, mode = key.get("rotate"), key.get("k_center")
+    mode = key.get("k_center")
     calibrated = isinstance(mode, str) and mode.startswith("calibrated:")
     if calibrated != (k_center is not None):
         raise FormatError("[snapshot] k_center: the vector and the key disagree")
     spec = CacheSpec(
-        format=_format(key.get("format"), k, v, rotate),
+        format=_format(key),
         recipe=None,
         k_center=k_center if calibrated else mode,
         k_gain=key.get("k_gain"),
@@ -153,14 +154,21 @@ def spec_of(key: dict[str, Any], k_center: Array | None) -> CacheSpec:
     return spec
 
 
-def _format(name: Any, k: Codec, v: Codec, rotate: Any) -> Format:
-    if not isinstance(name, str):
-        raise FormatError(message("snapshot", "format", got=name, expected="a name"))
+def _format(key: dict[str, Any]) -> Format:
+    name, rotate = key["format"], key.get("rotate")
+    if rotate not in ROTATE:
+        raise FormatError(message("snapshot", "rotate", got=repr(rotate), expected=ROTATE))
+    k, v = _codec(key, "k_codec"), _codec(key, "v_codec")
+    fmt = Format(k=k, v=v, rotate=rotate, name=name)
     if name in names():
         known = get(name)
         if (known.k, known.v, known.rotate) == (k, v, rotate):
-            return known
-    return Format(k=k, v=v, rotate=rotate, name=name)
+            fmt = known
+    try:
+        fmt.check_dims(key["head_dim"], key["head_dim_v"])
+    except FormatError as error:
+        raise FormatError(f"[snapshot] head_dim or head_dim_v: {error}") from error
+    return fmt
 
 
 def _codec(key: dict[str, Any], field: str) -> Codec:
