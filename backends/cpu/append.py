@@ -8,14 +8,14 @@ import numpy as np
 
 from kvcore import marks as rules
 from kvcore import operands
-from kvcore.errors import FormatError
+from kvcore.errors import FormatError, ShapeError, message
 from kvcore.layout import CENTRED, COMMITTED, LENGTH, Layout
 from kvcore.numerics import F16, F32, Array, sequential_sum, to_f16
 from kvcore.pool import Pool, State
 from kvcore.spec import GROUP_CELLS
 
 from . import channels, encode
-from .store import Store, Stores, open_stores
+from .store import Store, Stores, open_stores, readable
 
 CHUNK = 2048
 """Cells brought to float32 at a time."""
@@ -40,6 +40,7 @@ def append(
             "[append] k_gain='unbiased' needs whole groups: got no state, expected one with "
             "deferred grouping"
         )
+    _check_writable(pool, state)
     stores = open_stores(pool, state)
     for b in range(call.positions.shape[0]):
         cells = call.positions[b]
@@ -48,9 +49,7 @@ def append(
             real = cells >= 0
             cells = cells[real]
             chosen = {name: x[real] for name, x in chosen.items()}
-        row = np.ascontiguousarray(call.table[b])
-        if not row.flags.writeable:
-            row = row.copy()
+        row = readable(call.table[b])
         if state is None:
             for name in ("k", "v"):
                 _append_plain(pool.layout, stores, name, row, cells.astype(np.int64), chosen[name])
@@ -59,9 +58,19 @@ def append(
             _Sequence(pool, stores, row, state, b, chosen).append(bool(draft), done)
 
 
+def _check_writable(pool: Pool, state: State | None) -> None:
+    arrays = dict(pool.planes)
+    if state is not None:
+        arrays.update(k=state.k, v=state.v, centre=state.centre, marks=state.marks)
+    frozen = [name for name, a in arrays.items() if not a.flags.writeable]
+    if frozen:
+        raise ShapeError(
+            message("append", "memory is read-only", got=frozen, expected="writable arrays")
+        )
+
+
 def _contiguous(x: F32) -> F32:
-    x = np.ascontiguousarray(x)
-    return x if x.flags.writeable else x.copy()
+    return readable(np.ascontiguousarray(x))
 
 
 def _gain(layout: Layout, name: str) -> tuple[np.float32, int]:

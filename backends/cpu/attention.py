@@ -17,7 +17,7 @@ from kvcore.spec import MAX_DRAFT
 from . import attend, prefill, threads
 from .attend import Queries
 from .softmax import TILE
-from .store import Stores, open_stores
+from .store import Stores, open_stores, readable
 
 SPLIT = 1024
 """Cells of one work item: fixed, so that results do not depend on the number of threads."""
@@ -52,18 +52,13 @@ def attention(
         stores = open_stores(pool, state)
         asked = _queries(call, pool, state)
         if call.ids is None and steps > MAX_DRAFT:
-            prefill.attend(asked, owned(call.table), stores, found, lse)
+            prefill.attend(asked, readable(call.table), stores, found, lse)
         else:
-            _decode(asked, owned(call.table), stores, found, lse)
+            _decode(asked, readable(call.table), stores, found, lse)
     if call.rank == 3:
         found, lse = found[0], lse[0]
     found = operands.put(out, found, "attention")
     return (found, lse) if return_lse else found
-
-
-def owned(a: Array) -> Array:
-    """Return `a` or a writable copy: kernels are compiled for writable arrays only."""
-    return a if a.flags.writeable else a.copy()
 
 
 @functools.cache
@@ -81,7 +76,7 @@ def _queries(call: AttentionCall, pool: Pool, state: State | None) -> Queries:
     batch, steps = call.lengths.shape
     layout = pool.layout
     centred = state is not None and state.layout.centred
-    marks = np.zeros((batch, N_MARKS), np.int32) if state is None else owned(state.marks)
+    marks = np.zeros((batch, N_MARKS), np.int32) if state is None else readable(state.marks)
     centre = np.zeros((batch, layout.n_kv_heads, layout.head_dim_k), np.float32)
     if state is not None and centred:
         centre[...] = state.centre
@@ -89,11 +84,11 @@ def _queries(call: AttentionCall, pool: Pool, state: State | None) -> Queries:
     own = [no_rows(), no_rows()]
     if call.k is not None:
         own_start[:] = call.lengths.max(axis=1, initial=0) - np.int64(steps)
-        own = [owned(a).reshape(-1, a.shape[3]) for a in (call.k, call.v)]
+        own = [readable(a).reshape(-1, a.shape[3]) for a in (call.k, call.v)]
     return Queries(
-        q=owned(call.q),
-        lengths=owned(call.lengths),
-        ids=_no_ids() if call.ids is None else owned(call.ids),
+        q=readable(call.q),
+        lengths=readable(call.lengths),
+        ids=_no_ids() if call.ids is None else readable(call.ids),
         marks=marks,
         centre=centre,
         own_k=own[0],

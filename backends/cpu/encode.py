@@ -77,10 +77,12 @@ def _grid_code(x: Any, s: Any, inverse: Any, rounding: Any, numbers: Any) -> Any
 
 @inner(always=True)
 def quotient(top: Any, bottom: Any, stored: Any) -> Any:
-    """Return the unbiased scale's bits: f16(top / bottom), or `stored` if bottom <= 0."""
-    found = np.float32(top / bottom) if bottom > _ZERO else _ZERO
+    """Return the bits of f16(top / bottom), or `stored` where that is 0 or of the other sign."""
+    sign = stored & np.uint16(0x8000)
+    along = np.float32(-bottom) if sign else bottom
+    found = np.float32(top / along) if along > _ZERO else _ZERO
     found = found if found <= _TOP else _TOP
-    return to_half(found) if bottom > _ZERO else stored
+    return np.uint16(to_half(found) | sign) if along > _ZERO else stored
 
 
 @inner()

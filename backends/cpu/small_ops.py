@@ -18,15 +18,15 @@ from kvcore.pool import Pool, State
 from kvcore.residency import CALLS, EPOCH, LOOKUPS, MISSES, OVERFLOW, PLACED, Residency
 
 from . import streaming
-from .attention import no_rows, owned
+from .attention import no_rows
 from .decode import narrow, read_cells
 from .rotate import hadamard
-from .store import HEADS, Store, open_stores
+from .store import HEADS, Store, open_stores, readable
 
 
 def rotate(x: Any, out: Any) -> Any:
     """See :mod:`kvcore.ops.rotate`."""
-    a = owned(operands.HOST.asarray(x, "float", "rotate", "x"))
+    a = readable(operands.HOST.asarray(x, "float", "rotate", "x"))
     block = check_rotate(a.shape)
     direct = isinstance(out, np.ndarray) and out.dtype == np.float32 and out.shape == a.shape
     direct = direct and out.flags.c_contiguous and out.flags.aligned and out.flags.writeable
@@ -65,7 +65,7 @@ def gather(pool: Pool, table: Any, ids: Any) -> tuple[F16, F16]:
     found = []
     for store, dim in ((stores.k, layout.head_dim_k), (stores.v, layout.head_dim_v)):
         rows = [
-            _bulk(store, owned(t), i.astype(np.int64), dim)
+            _bulk(store, readable(t), i.astype(np.int64), dim)
             for t, i in zip(call.table, call.ids, strict=True)
         ]
         x = np.stack(rows) if rows else np.zeros((0, n, layout.n_kv_heads, dim), np.float32)
@@ -85,7 +85,7 @@ def restore(overlay: State, pool: Pool, table: Any, n_cells: Any) -> None:
     ]
     for b, name, cells in jobs:
         store = stores.k if name == "k" else stores.v
-        x = _bulk(store, owned(t[b]), cells.astype(np.int64), pool.layout.head_dim(name))
+        x = _bulk(store, readable(t[b]), cells.astype(np.int64), pool.layout.head_dim(name))
         if name == "k" and sl.centred:
             with np.errstate(invalid="ignore"):
                 x += overlay.centre[b].astype(np.float32)
@@ -98,7 +98,7 @@ def restore(overlay: State, pool: Pool, table: Any, n_cells: Any) -> None:
 
 def resolve(residency: Residency, ids: Any) -> I32:
     """See :mod:`kvcore.ops.resolve`."""
-    a = owned(check_resolve(residency, ids))
+    a = readable(check_resolve(residency, ids))
     ctl, r = residency.ctl, residency
     counters = ctl.view(np.uint64)
     counters[CALLS // 2] += 1
@@ -123,7 +123,7 @@ def resolve(residency: Residency, ids: Any) -> I32:
 def select(keys: Any, dead: Any, q: Any, lengths: Any, width: int, block: int) -> tuple[I32, F32]:
     """See :mod:`kvcore.ops.select`."""
     k, d, x, n = check_select(operands.HOST, keys, dead, q, lengths, width, block)
-    k, d, x = owned(k), owned(d), owned(x)
+    k, d, x = readable(k), readable(d), readable(x)
     steps, most = x.shape[0], int(n.max(initial=0))
     ids = np.full((steps, width), -1, np.int32)
     scores = np.full((steps, -(-most // block)), -np.inf, np.float32)

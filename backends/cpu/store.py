@@ -120,8 +120,26 @@ def _tables(codec: Codec) -> tuple[F32, F32, F32, F32]:
     return numbers, levels, fields, threshold_table(codec)
 
 
+class _Alias:
+    """An array's memory under another flag."""
+
+    def __init__(self, a: Array) -> None:
+        self.kept = a
+        interface = dict(a.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def readable(a: Array) -> Array:
+    """Return `a`, marked writable: kernels are compiled for such arrays only.
+
+    Only for arrays that kernels read.
+    """
+    return a if a.flags.writeable else np.asarray(_Alias(a))
+
+
 def _rows(plane: Array, dtype: Any) -> Array:
-    a: Array = np.asarray(plane)
+    a: Array = readable(np.asarray(plane))
     rows: Array = a.view(dtype).reshape(-1, a.shape[-1])
     return rows
 
