@@ -109,16 +109,18 @@ def rms(x: F32, axis: int, count: int | None = None) -> F32:
 
 
 def unbiased(codec: Codec, x: F32, codes: U8, scale: F16, axis: int) -> F16:
-    """Return f16(sum x^2 / sum x*level) along `axis`; `scale` where that sum is not positive.
+    """Return f16(sum x^2 / sum x*level) along `axis`, so that <x, x^> = <x, x>.
 
-    A quotient that overflows, or whose sums do, saturates.
+    It keeps the sign of `scale` (a signed absmax may be negative); where it would not, or the sum
+    is 0, `scale` stays. A quotient that overflows, or whose sums do, saturates.
     """
     levels = level_table(codec)[codes]
+    sign = np.where(np.signbit(scale), np.float32(-1), np.float32(1))
     with np.errstate(all="ignore"):
         top = sequential_sum(squares(x), axis)
-        bottom = sequential_sum(x * levels, axis)
+        bottom = sequential_sum(x * levels, axis) * sign
         quotient = top / bottom
-        found = to_f16(np.where(quotient < np.inf, quotient, F32_MAX))
+        found = to_f16(np.where(quotient < np.inf, quotient, F32_MAX) * sign)
     return np.where(bottom > 0, found, scale)
 
 
