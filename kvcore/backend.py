@@ -291,7 +291,8 @@ class Backend:
         path : str, optional
             Keep the host's part in this file, mapped into memory.
         ring : bool
-            The device holds the last `resident` cells; others cannot be attended over.
+            The device holds the last units only; cells of others cannot be attended over. A
+            window that starts inside a unit needs that unit, too: give `resident` one unit more.
 
         Raises
         ------

@@ -30,7 +30,7 @@ class Counters:
     lookups : int
         Units asked for.
     misses : int
-        Of those, copied from the host.
+        Of those, not on the device; they were given a slot.
     in_place : int
         Attentions that read host memory because their units did not fit.
     slots, resident : int
@@ -99,8 +99,8 @@ class ClockSlots(Slots):
         """Return True: any units that fit can be brought together."""
         return True
 
-    def bring(self, blocks: Array, units: Array) -> None:
-        """Make units resident; at most ``n_slots``."""
+    def bring(self, blocks: Array, units: Array, filled: Array | None = None) -> None:
+        """Make units resident, at most ``n_slots``; only `filled` ones have bytes to copy."""
         self._follow_growth()
         cells = np.sort(units) * self.layout.unit_cells
         placed = self.backend.to_host(self.backend.resolve(self.map, cells[None].astype(np.int32)))
@@ -109,7 +109,9 @@ class ClockSlots(Slots):
             raise RangeError(
                 message("resolve", "units", got=len(units), expected=f"at most {self.n_slots}")
             )
-        self._load(placed[:, 0].astype(np.int64), placed[:, 1].astype(np.int64))
+        found, slots = placed[:, 0].astype(np.int64), placed[:, 1].astype(np.int64)
+        worth = np.isin(found, units if filled is None else units[filled])
+        self._load(found[worth], slots[worth])
 
     def _follow_growth(self) -> None:
         if self.map.table.shape[0] != self.pages.n_units:
@@ -170,14 +172,15 @@ class RingSlots(Slots):
         """Return True if all blocks are among the last that the ring can hold."""
         return not blocks.size or int(blocks.min()) > (length - 1) // unit - self.n_slots
 
-    def bring(self, blocks: Array, units: Array) -> None:
-        """Make blocks resident; at most ``n_slots``, no two in one slot."""
+    def bring(self, blocks: Array, units: Array, filled: Array | None = None) -> None:
+        """Make blocks resident, at most ``n_slots``; only `filled` ones have bytes to copy."""
         slots = self._slots_of(blocks)
         missing = self._held[slots] != units
         self._calls += 1
         self._lookups += len(units)
         self._misses += int(missing.sum())
-        self._load(units[missing], slots[missing])
+        worth = missing if filled is None else missing & filled
+        self._load(units[worth], slots[worth])
         self._held[slots] = units
 
     def _slots_of(self, blocks: Array) -> Array:

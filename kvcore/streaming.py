@@ -126,7 +126,8 @@ class StreamedCache(KVCache):
         fresh[: len(old)] = units[: len(old)] != old
         with self._slots.lock:
             self._slots.forget(units[fresh])
-            self._slots.bring(*self._span(first, end))
+            blocks, wanted = self._span(first, end)
+            self._slots.bring(blocks, wanted, blocks * self.spec.layout.unit_cells < len(self))
             return self._slots.pool, self._slots.table(units)
 
     def _close(self, first: int, end: int) -> None:
