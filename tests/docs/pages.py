@@ -16,10 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from kvcore import codecs
+from kvcore import codecs, dispatch
 from kvcore.cli.app import run
 from kvcore.cli.formats import markdown_table
+from kvcore.ops import declared
 from kvcore.quantize import encode_rows, zero_code
+from kvcore.registry import gaps_of
 from kvcore.spec import GROUP_CELLS, Codec
 
 REPO = Path(__file__).resolve().parents[2]
@@ -81,7 +83,23 @@ def _nonfinite_row(codec: Codec) -> list[str]:
     return [codec.name, what, *[stored] * 3, "NaN"]
 
 
-GENERATED = {"formats": markdown_table, "nonfinite": nonfinite_table}
+def support_table() -> str:
+    """Return which backend has which op, with the reason of every declared gap."""
+    names = list(dispatch.IN_TREE)
+    lines = ["| op | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    notes = []
+    for op in sorted(declared()):
+        cells = []
+        for name in names:
+            gaps = gaps_of(dispatch.backend_class(name))
+            missing = {c: why for (o, c), why in gaps.items() if o == op}
+            cells.append("gap" if "*" in missing else "but for some codecs" if missing else "yes")
+            notes += [f"- {op} on {name}, {c}: {why}" for c, why in sorted(missing.items())]
+        lines.append(f"| {op} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, *([""] if notes else []), *notes])
+
+
+GENERATED = {"support": support_table, "formats": markdown_table, "nonfinite": nonfinite_table}
 
 
 def refreshed(page: str) -> str:
