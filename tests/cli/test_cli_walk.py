@@ -12,9 +12,6 @@ from kvcore.walk import sample, walk
 
 # The conformance kit compares every backend; a walk only has to show what it does.
 BACKENDS = ["reference", "cpu"]
-    "reference",
-    pytest.param("cpu", marks=pytest.mark.skipif(not HAS_CPU, reason=WHY or "-")),
-]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
