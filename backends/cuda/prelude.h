@@ -4,6 +4,7 @@
 #define KC_LOCAL
 #define KC_BARRIER() __syncthreads()
 #define KC_SIMD 32
+#define KC_UNROLL _Pragma("unroll")
 #define kc_simd_xor(v, mask) __shfl_xor_sync(0xffffffffu, (v), (mask))
 typedef signed char i8;
 typedef unsigned char u8;

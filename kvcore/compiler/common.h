@@ -1,5 +1,8 @@
 /* The portable half of the dialect: the same text, hence the same bits, on every target. */
 #define KC_ENTRY(name) KC_ENTRY_##name
+#ifndef KC_UNROLL
+#define KC_UNROLL /* before a short loop over a private array, where a compiler must be told */
+#endif
 
 KC_FN f32 kc_abs(f32 x) { return kc_as_f32(kc_as_u32(x) & 0x7fffffffu); }
 /* With a NaN on either side the second operand is returned, on every target. */

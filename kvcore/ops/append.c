@@ -1,83 +1,136 @@
-/* append: plan -> fix_centre -> rows, groups -> exact. No two workers write one byte. */
+/* append: plan -> fix_centre -> rows, groups or eager -> exact. No two workers write one byte, so
+   nothing waits and no atomic is needed. Entries that a layout does not need are left out. */
 #include "codec.h"
 #include "cells.h"
+#include "fresh.h"
+#include "rows.h"
+#include "groups.h"
 
 #define MAX_DRAFT 17
+#define FROM(s)                                                                                    \
+    from_where(BY(s, k, v), BY(s, k_slots, v_slots), centre, source, b, starts[b], n_tokens,        \
+               n_heads, BY(s, n_k_slots, n_v_slots), sinks, BY(s, k_ring, v_ring))
+#define INTO(s)                                                                                    \
+    into_where(table + (i64)b * n_pages_each, page_size, BY(s, k_codes, v_codes),                   \
+               BY(s, k_scales, v_scales))
 
-/* The float32 of a new cell of store s, or of an old one from its exact slot. `source` lists the
-   tokens of a sequence that are no padding. */
-KC_FN f32 cell_value(const i32 s, const i32 b, const i32 cell, const i32 head, const i32 d,
-                     KC_GLOBAL const f32 *fresh, KC_GLOBAL const f16 *slots,
-                     KC_GLOBAL const i32 *source, const i32 start, const i32 n_tokens,
-                     const i32 n_heads, const i32 n_slots, const i32 sinks, const i32 ring)
+/* Whether a cell can be written: it has a page of the pool, in step with its unit. */
+KC_FN i32 has_place(KC_GLOBAL const i32 *pages, const i32 n_pages_each, const i32 n_pages,
+                    const i32 page_size, const i32 cell)
 {
-    if (cell >= start) {
-        const i64 token = (i64)b * n_tokens + source[b * n_tokens + cell - start];
-        return fresh[(token * n_heads + head) * DIM(s) + d];
-    }
-    const i64 slot = (i64)b * n_slots + exact_slot(cell, sinks, ring);
-    return kc_h2f(slots[(slot * n_heads + head) * DIM(s) + d]);
+    const i32 page = page_of(pages, n_pages_each, n_pages, page_size, cell);
+    const i32 unit = (K_PER_CHANNEL || V_PER_CHANNEL) && page_size < GROUP_CELLS
+                         ? GROUP_CELLS / page_size
+                         : 1;
+    return page >= 0 && page % unit == cell / page_size % unit;
 }
 
-/* One lane a sequence: which tokens count, and the marks after the call. A sequence that the call
-   would break is left as it is, and says so. */
+/* One group of lanes a sequence: which tokens count, and the marks after the call. A sequence that
+   the call would break is left as it is, and says so. counts = (cells, whether they ascend). */
 KC_ENTRY(plan)
 {
-    const i32 b = gx * 64 + lane;
-    if (b >= n_sequences)
-        return;
-    KC_GLOBAL i32 *row = next + b * N_MARKS;
+    const i32 b = gx;
+    KC_GLOBAL const i32 *pages = table + (i64)b * n_pages_each;
+    KC_GLOBAL const i32 *at = positions + (i64)b * n_tokens;
+    KC_GLOBAL const i32 *old = marks + b * N_MARKS;
     const i32 every = n_sequences * n_tokens;
-    i32 n = 0, bad = 0, begin = has_state ? marks[b * N_MARKS + LENGTH] : 0;
-    for (i32 t = 0; t < n_tokens; t++) {
-        const i32 cell = positions[b * n_tokens + t];
+    const i32 each = (n_tokens + 63) / 64;
+    const i32 from = lane * each < n_tokens ? lane * each : n_tokens;
+    const i32 to = from + each < n_tokens ? from + each : n_tokens;
+    i32 n = 0, last = -1, bad = 0, ascends = 1;
+    for (i32 t = from; t < to; t++) {
+        const i32 cell = at[t];
         source[every + b * n_tokens + t] = t;
         if (cell == -1)
             continue;
-        if (!has_state && n == 0)
-            begin = cell;
-        if (cell < 0 || cell / page_size >= n_pages_each)
-            bad = 1;
-        else if (table[b * n_pages_each + cell / page_size] < 0)
-            bad = 1;
-        if (needs_run && cell != begin + n)
-            bad = 1;
-        source[b * n_tokens + n] = t;
+        if (n == 0)
+            firsts[lane] = cell;
+        else
+            ascends = ascends && cell > last;
+        last = cell;
         n += 1;
     }
-    starts[b] = begin;
-    counts[b] = bad && (needs_run || has_state) ? 0 : n;
+    counted[lane] = n;
+    lasts[lane] = last;
+    KC_BARRIER();
+    i32 total = 0, before = 0, begin = has_state ? old[LENGTH] : 0, previous = -1;
+    for (i32 i = 0; i < 64; i++) {
+        if (i == lane)
+            before = total;
+        if (counted[i] == 0)
+            continue;
+        if (total == 0 && !has_state)
+            begin = firsts[i];
+        if (i == lane)
+            ascends = ascends && firsts[i] > previous;
+        previous = lasts[i];
+        total += counted[i];
+    }
+    for (i32 t = from; t < to; t++) {
+        const i32 cell = at[t];
+        if (cell == -1)
+            continue;
+        if (!has_place(pages, n_pages_each, n_pages, page_size, cell) ||
+            (needs_run && cell != begin + before))
+            bad = 1;
+        source[b * n_tokens + before] = t;
+        before += 1;
+    }
+    /* older cells that may become final now, and the group whose scale a partial one leans on */
+    i32 oldest = begin;
+    for (i32 s = 0; has_state && s < 2; s++)
+        oldest = old[FRONTIER(s)] < oldest ? old[FRONTIER(s)] : oldest;
+    const i32 fresh = (begin + GROUP_CELLS - 1) / GROUP_CELLS * GROUP_CELLS;
+    const i32 end = begin + total;
+    if (HAS_EAGER && rule == RULE_SHRINK && fresh > 0 && fresh < end && end < fresh + GROUP_CELLS)
+        oldest = fresh - GROUP_CELLS < oldest ? fresh - GROUP_CELLS : oldest;
+    for (i32 cell = oldest + lane; cell < begin; cell += 64)
+        bad = bad || !has_place(pages, n_pages_each, n_pages, page_size, cell);
+    KC_BARRIER();
+    counted[lane] = bad;
+    lasts[lane] = ascends;
+    KC_BARRIER();
+    if (lane != 0)
+        return;
+    for (i32 i = 0; i < 64; i++) {
+        bad = bad || counted[i];
+        ascends = ascends && lasts[i];
+    }
+    i32 length = begin + total;
+    i32 committed = length;
     if (has_state) {
-        KC_GLOBAL const i32 *old = marks + b * N_MARKS;
-        i32 length = begin + n;
-        i32 committed = has_commit ? commit[b] : (draft ? old[COMMITTED] : length);
-        if (!has_commit && n > 0 && !draft && begin > old[COMMITTED])
+        committed = has_commit ? commit[b] : (draft ? old[COMMITTED] : length);
+        if (!has_commit && total > 0 && !draft && begin > old[COMMITTED])
             bad = 1;
         if (committed < old[COMMITTED] || committed > length || length - committed > MAX_DRAFT)
             bad = 1;
-        if (bad) {
-            counts[b] = 0;
-            length = begin;
-            committed = old[COMMITTED];
-        }
-        row[COMMITTED] = committed;
-        row[LENGTH] = length;
-        row[CENTRED] = old[CENTRED] || (CENTER_CELLS > 0 && committed >= CENTER_CELLS) ? 1 : 0;
-        row[FLAG] = old[FLAG] | bad;
-        for (i32 s = 0; s < 2; s++) {
-            const i32 pending = s == 0 && CENTER_CELLS > 0 && !row[CENTRED];
-            const i32 waits = DEFERRED && PER_CHANNEL(s);
-            const i32 whole = committed / GROUP_CELLS * GROUP_CELLS;
-            const i32 grown = pending ? 0 : (waits ? whole : EVERYTHING);
-            const i32 lost = length - (s == 0 ? k_ring : v_ring);
-            row[FRONTIER(s)] = grown > old[FRONTIER(s)] ? grown : old[FRONTIER(s)];
-            row[RING_LO(s)] = lost > old[RING_LO(s)] ? lost : old[RING_LO(s)];
-        }
     }
+    starts[b] = begin;
+    counts[2 * b] = bad && (needs_run || has_state) ? 0 : total;
+    counts[2 * b + 1] = ascends;
     if (bad)
         errors[0] = 1;
+    if (!has_state)
+        return;
+    KC_GLOBAL i32 *row = next + b * N_MARKS;
+    length = bad ? begin : length;
+    committed = bad ? old[COMMITTED] : committed;
+    row[COMMITTED] = committed;
+    row[LENGTH] = length;
+    row[CENTRED] = old[CENTRED] || (CENTER_CELLS > 0 && committed >= CENTER_CELLS) ? 1 : 0;
+    row[FLAG] = old[FLAG] | bad;
+    for (i32 s = 0; s < 2; s++) {
+        const i32 pending = s == 0 && CENTER_CELLS > 0 && !row[CENTRED];
+        const i32 waits = DEFERRED && PER_CHANNEL(s);
+        const i32 whole = committed / GROUP_CELLS * GROUP_CELLS;
+        const i32 grown = pending ? 0 : (waits ? whole : EVERYTHING);
+        const i32 lost = length - (s == 0 ? k_ring : v_ring);
+        row[FRONTIER(s)] = grown > old[FRONTIER(s)] ? grown : old[FRONTIER(s)];
+        row[RING_LO(s)] = lost > old[RING_LO(s)] ? lost : old[RING_LO(s)];
+    }
 }
 
+#if CENTER_CELLS
 /* One lane a channel: the mean of cells sinks .. CENTER_CELLS, once, when they are all final. */
 KC_ENTRY(fix_centre)
 {
@@ -87,104 +140,19 @@ KC_ENTRY(fix_centre)
         return;
     if (marks[b * N_MARKS + CENTRED] || !next[b * N_MARKS + CENTRED])
         return;
+    const From from = from_where(k, k_slots, centre, source, b, starts[b], n_tokens, n_heads,
+                                 n_k_slots, sinks, k_ring);
     f32 total = 0.0f;
     for (i32 cell = sinks; cell < CENTER_CELLS; cell++) {
-        const f32 x = cell_value(0, b, cell, channel / K_DIM, channel % K_DIM, k, k_slots, source,
-                                 starts[b], n_tokens, n_heads, n_k_slots, sinks, k_ring);
+        const f32 x = cell_value(0, from, cell, channel / K_DIM, channel % K_DIM);
         total = total + kc_h2f(to_f16(x));
     }
     const f32 mean = kc_div(total, (f32)(CENTER_CELLS - sinks));
     centre[(i64)b * n_heads * K_DIM + channel] = kc_isfinite(mean) ? to_f16(mean) : (f16)0;
 }
+#endif
 
-/* What the bulk encodes of a cell: a store whose cells wait starts from the float16 value. */
-KC_FN f32 encoded_value(const i32 s, const i32 b, const i32 cell, const i32 head, const i32 d,
-                        KC_GLOBAL const f32 *fresh, KC_GLOBAL const f16 *slots,
-                        KC_GLOBAL const f16 *centre, KC_GLOBAL const i32 *source, const i32 start,
-                        const i32 n_tokens, const i32 n_heads, const i32 n_slots, const i32 sinks,
-                        const i32 ring)
-{
-    f32 x = cell_value(s, b, cell, head, d, fresh, slots, source, start, n_tokens, n_heads,
-                       n_slots, sinks, ring);
-    if ((DEFERRED && PER_CHANNEL(s)) || (s == 0 && CENTRE))
-        x = kc_h2f(to_f16(x));
-    if (s == 0 && CENTRE)
-        x = x - kc_h2f(centre[((i64)b * n_heads + head) * K_DIM + d]);
-    return x;
-}
-
-#define VALUE(cell, d)                                                                             \
-    encoded_value(s, b, cell, head, d, fresh, slots, centre, source, start, n_tokens, n_heads,      \
-                  n_slots, sinks, ring)
-
-/* Encode GROUP values of one cell and head, or as many floats. */
-KC_FN void write_row_group(const i32 s, const i32 b, const i32 cell, const i32 head,
-                           const i32 group, KC_GLOBAL const f32 *fresh,
-                           KC_GLOBAL const f16 *slots, KC_GLOBAL const f16 *centre,
-                           KC_GLOBAL const i32 *source, const i32 start, const i32 n_tokens,
-                           const i32 n_heads, const i32 n_slots, const i32 sinks, const i32 ring,
-                           KC_GLOBAL u8 *codes, KC_GLOBAL f16 *scales, const i64 row,
-                           const i32 unbiased)
-{
-    const i32 first = group * GROUP(s);
-    const i32 end = first + GROUP(s) < DIM(s) ? first + GROUP(s) : DIM(s);
-    KC_GLOBAL u8 *bytes = codes + row * ROW_BYTES(s);
-    if (KIND(s) < KIND_GRID) {
-        for (i32 d = first; d < end; d++) {
-            const f32 x = VALUE(cell, d);
-            if (KIND(s) == KIND_F32)
-                ((KC_GLOBAL f32 *)bytes)[d] = x;
-            else
-                ((KC_GLOBAL u16 *)bytes)[d] = KIND(s) == KIND_F16 ? to_f16(x) : to_bf16(x);
-        }
-        return;
-    }
-    i32 finite = 1;
-    f32 largest = 0.0f, top = 0.0f, squares = 0.0f;
-    for (i32 d = first; d < end; d++) {
-        const f32 x = VALUE(cell, d);
-        finite = finite && kc_isfinite(x);
-        if (d == first)
-            top = x;
-        if (kc_abs(x) > largest) {
-            largest = kc_abs(x);
-            top = x;
-        } else if (x == largest && largest > 0.0f) {
-            top = x; /* a tie of +a and -a takes the positive */
-        }
-        squares = squares + x * x;
-    }
-    f32 exact = RULE(s) == RULE_SIGNED ? top : largest;
-    if (RULE(s) == RULE_RMS)
-        exact = root_mean(squares, GROUP(s));
-    exact = kc_div(exact, DIVISOR(s));
-    f16 stored = to_f16(exact);
-    const f32 against = STORED(s) ? kc_h2f(stored) : exact;
-    if (unbiased && finite) {
-        f32 above = 0.0f, below = 0.0f;
-        for (i32 d = first; d < end; d++) {
-            const f32 x = VALUE(cell, d);
-            above = above + x * x;
-            below = below + x * level_of(s, (i32)code_of(s, x, against));
-        }
-        if (below > 0.0f)
-            stored = to_f16(quotient(above, below));
-    }
-    scales[row * (DIM(s) / GROUP(s)) + group] = finite ? stored : (f16)F16_NAN;
-    const i32 per_byte = PER_BYTE(s);
-    const i32 apart = HALVES(s) ? GROUP(s) / 2 : 1;
-    const i32 n_bytes = GROUP(s) / per_byte;
-    for (i32 i = 0; i < n_bytes; i++) {
-        const i32 d = first + (HALVES(s) ? i : i * per_byte);
-        u32 byte = 0u;
-        for (i32 j = 0; j < per_byte; j++) {
-            const u32 code = finite ? code_of(s, VALUE(cell, d + j * apart), against) : zero_code(s);
-            byte |= code << (j * BITS(s));
-        }
-        bytes[code_byte(s, d)] = (u8)byte;
-    }
-}
-
+#if HAS_ROWS
 /* One lane a (cell, head, scale group). With a state the cells continue it, and once the centre is
    fixed all cells before are written; without one the positions say where. gx counts chunks of
    lanes within cells, gz = 2 b + store. */
@@ -197,112 +165,43 @@ KC_ENTRY(rows)
     if (PER_CHANNEL(s) || item >= n_heads * n_groups)
         return;
     const i32 head = item / n_groups, group = item % n_groups;
-    i32 start = starts[b], cell = 0;
-    KC_GLOBAL const i32 *tokens = source;
+    i32 cell = 0;
+    From k_from = FROM(0), v_from = FROM(1);
     if (has_state) {
         KC_GLOBAL const i32 *after = next + b * N_MARKS;
-        cell = index + (marks[b * N_MARKS + FRONTIER(s)] ? start : 0);
+        cell = index + (marks[b * N_MARKS + FRONTIER(s)] ? starts[b] : 0);
         if (!after[FRONTIER(s)] || cell >= after[LENGTH])
             return;
     } else {
-        tokens = source + n_sequences * n_tokens; /* every token, as given */
-        cell = positions[b * n_tokens + index];
-        if (cell < 0 || cell / page_size >= n_pages_each)
+        if (counts[2 * b] == 0)
             return;
-        for (i32 t = index + 1; t < n_tokens; t++)
-            if (positions[b * n_tokens + t] == cell)
-                return; /* of two equal positions the last wins */
-        start = cell - index;
+        cell = positions[(i64)b * n_tokens + index];
+        if (cell == -1)
+            return;
+        if (!counts[2 * b + 1]) /* of two equal positions the last wins */
+            for (i32 t = index + 1; t < n_tokens; t++)
+                if (positions[(i64)b * n_tokens + t] == cell)
+                    return;
+        k_from.source = source + n_sequences * n_tokens; /* every token, as given */
+        v_from.source = k_from.source;
+        k_from.start = cell - index;
+        v_from.start = k_from.start;
     }
-    const i32 page = table[b * n_pages_each + cell / page_size];
+    const i32 page =
+        page_of(table + (i64)b * n_pages_each, n_pages_each, n_pages, page_size, cell);
     if (page < 0)
         return;
     const i64 row = code_row(page, head, cell, n_heads, page_size);
-    if (s == 0)
-        write_row_group(0, b, cell, head, group, k, k_slots, centre, tokens, start, n_tokens,
-                        n_heads, n_k_slots, sinks, k_ring, k_codes, k_scales, row, unbiased);
-    else
-        write_row_group(1, b, cell, head, group, v, v_slots, centre, tokens, start, n_tokens,
-                        n_heads, n_v_slots, sinks, v_ring, v_codes, v_scales, row, 0);
+    if (s == 0 && !K_PER_CHANNEL)
+        write_row_group(0, k_from, INTO(0), cell, head, group, row, unbiased);
+    if (s == 1 && !V_PER_CHANNEL)
+        write_row_group(1, v_from, INTO(1), cell, head, group, row, 0);
 }
+#endif
 
-/* The 8 / BITS channels of one byte column, over one complete group of 32 cells. */
-KC_FN void write_group(const i32 s, const i32 b, const i32 first, const i32 head, const i32 column,
-                       KC_GLOBAL const f32 *fresh, KC_GLOBAL const f16 *slots,
-                       KC_GLOBAL const f16 *centre, KC_GLOBAL const i32 *source, const i32 start,
-                       const i32 n_tokens, const i32 n_heads, const i32 n_slots, const i32 sinks,
-                       const i32 ring, KC_GLOBAL const i32 *pages, const i32 page_size,
-                       KC_GLOBAL u8 *codes, KC_GLOBAL f16 *scales, const f32 gain,
-                       const i32 unbiased)
-{
-    const i32 per_byte = PER_BYTE(s);
-    const i32 skip = sinks - first > 0 && sinks - first < GROUP_CELLS ? sinks - first : 0;
-    f32 against[8];
-    i32 finite[8];
-    const i64 line = channel_row(pages[first / page_size], head, first, n_heads, page_size);
-    for (i32 j = 0; j < per_byte; j++) {
-        const i32 d = column * per_byte + j;
-        f32 squares = 0.0f;
-        finite[j] = 1;
-        for (i32 c = 0; c < GROUP_CELLS; c++) {
-            const f32 x = VALUE(first + c, d);
-            finite[j] = finite[j] && kc_isfinite(x);
-            if (c >= skip)
-                squares = squares + x * x;
-        }
-        const f16 base = to_f16(root_mean(squares, GROUP_CELLS - skip));
-        against[j] = kc_h2f(base);
-        f16 stored = to_f16(gained(against[j], gain));
-        if (unbiased && finite[j]) {
-            f32 above = 0.0f, below = 0.0f;
-            for (i32 c = skip; c < GROUP_CELLS; c++) {
-                const f32 x = VALUE(first + c, d);
-                above = above + x * x;
-                below = below + x * level_of(s, (i32)code_of(s, x, against[j]));
-            }
-            stored = below > 0.0f ? to_f16(quotient(above, below)) : base;
-        }
-        scales[line * DIM(s) + d] = finite[j] ? stored : (f16)F16_NAN;
-    }
-    for (i32 c = 0; c < GROUP_CELLS; c++) {
-        const i32 cell = first + c;
-        u32 byte = 0u;
-        for (i32 j = 0; j < per_byte; j++) {
-            const i32 d = column * per_byte + j;
-            const u32 code = finite[j] ? code_of(s, VALUE(cell, d), against[j]) : 0u;
-            byte |= code << (j * BITS(s));
-        }
-        const i64 row = code_row(pages[cell / page_size], head, cell, n_heads, page_size);
-        codes[row * ROW_BYTES(s) + column] = (u8)byte;
-    }
-}
-
-/* Cells from..end of a group whose scale stays as it is. */
-KC_FN void write_kept(const i32 s, const i32 b, const i32 from, const i32 end, const i32 head,
-                      const i32 column, KC_GLOBAL const f32 *fresh, KC_GLOBAL const f16 *slots,
-                      KC_GLOBAL const f16 *centre, KC_GLOBAL const i32 *source, const i32 start,
-                      const i32 n_tokens, const i32 n_heads, const i32 n_slots, const i32 sinks,
-                      const i32 ring, KC_GLOBAL const i32 *pages, const i32 page_size,
-                      KC_GLOBAL u8 *codes, KC_GLOBAL f16 *scales, const f32 gain)
-{
-    const i32 per_byte = PER_BYTE(s);
-    for (i32 cell = from; cell < end; cell++) {
-        const i32 page = pages[cell / page_size];
-        const i64 line = channel_row(page, head, cell, n_heads, page_size);
-        u32 byte = 0u;
-        for (i32 j = 0; j < per_byte; j++) {
-            const i32 d = column * per_byte + j;
-            const f32 scale = ungained(kc_h2f(scales[line * DIM(s) + d]), gain);
-            const f32 x = VALUE(cell, d);
-            byte |= code_of(s, kc_isfinite(x) ? x : 0.0f, scale) << (j * BITS(s));
-        }
-        const i64 row = code_row(page, head, cell, n_heads, page_size);
-        codes[row * ROW_BYTES(s) + column] = (u8)byte;
-    }
-}
-
-/* One lane a (head, byte column). Index 0: cells that enter a frozen group; index > 0: the groups that
-   are complete and committed now. gz = 2 b + store. */
+#if HAS_GROUPS
+/* One lane a (head, byte column). Index 0: cells that enter a frozen group; index > 0: the groups
+   that are complete and committed now. gz = 2 b + store. */
 KC_ENTRY(groups)
 {
     const i32 s = gz % 2, b = gz / 2;
@@ -310,124 +209,28 @@ KC_ENTRY(groups)
     const i32 index = gx / n_chunks;
     if (!PER_CHANNEL(s) || item >= n_heads * ROW_BYTES(s))
         return;
-    KC_GLOBAL const i32 *old = marks + b * N_MARKS;
     KC_GLOBAL const i32 *row = next + b * N_MARKS;
-    KC_GLOBAL const i32 *pages = table + b * n_pages_each;
     const i32 head = item / ROW_BYTES(s), column = item % ROW_BYTES(s);
-    const i32 start = starts[b];
+    const i32 start = starts[b], frontier = marks[b * N_MARKS + FRONTIER(s)];
     if (index == 0) {
-        const i32 frontier = old[FRONTIER(s)];
         const i32 end = row[LENGTH] < frontier ? row[LENGTH] : frontier;
-        if (s == 0)
-            write_kept(0, b, start, end, head, column, k, k_slots, centre, source, start, n_tokens,
-                       n_heads, n_k_slots, sinks, k_ring, pages, page_size, k_codes, k_scales,
-                       gain);
-        else
-            write_kept(1, b, start, end, head, column, v, v_slots, centre, source, start, n_tokens,
-                       n_heads, n_v_slots, sinks, v_ring, pages, page_size, v_codes, v_scales,
-                       1.0f);
+        if (s == 0 && K_PER_CHANNEL)
+            write_kept(0, FROM(0), INTO(0), start, end, head, column, gain);
+        if (s == 1 && V_PER_CHANNEL)
+            write_kept(1, FROM(1), INTO(1), start, end, head, column, 1.0f);
         return;
     }
-    const i32 first = old[FRONTIER(s)] + (index - 1) * GROUP_CELLS;
+    const i32 first = frontier + (index - 1) * GROUP_CELLS;
     if (first >= row[FRONTIER(s)])
         return;
-    if (s == 0)
-        write_group(0, b, first, head, column, k, k_slots, centre, source, start, n_tokens,
-                    n_heads, n_k_slots, sinks, k_ring, pages, page_size, k_codes, k_scales, gain,
-                    unbiased);
-    else
-        write_group(1, b, first, head, column, v, v_slots, centre, source, start, n_tokens,
-                    n_heads, n_v_slots, sinks, v_ring, pages, page_size, v_codes, v_scales, 1.0f,
-                    0);
+    if (s == 0 && K_PER_CHANNEL)
+        write_group(0, FROM(0), INTO(0), first, head, column, gain, unbiased);
+    if (s == 1 && V_PER_CHANNEL)
+        write_group(1, FROM(1), INTO(1), first, head, column, 1.0f, 0);
 }
+#endif
 
-/* Sum of squares of n cells of one channel, ascending; *finite says whether all are finite. */
-KC_FN f32 squares_of(const i32 s, const i32 b, const i32 first, const i32 n, const i32 head,
-                     const i32 d, KC_GLOBAL const f32 *fresh, KC_GLOBAL const f16 *slots,
-                     KC_GLOBAL const f16 *centre, KC_GLOBAL const i32 *source, const i32 start,
-                     const i32 n_tokens, const i32 n_heads, const i32 n_slots, const i32 sinks,
-                     const i32 ring)
-{
-    f32 total = 0.0f;
-    for (i32 c = 0; c < n; c++) {
-        const f32 x = VALUE(first + c, d);
-        total = total + x * x;
-    }
-    return total;
-}
-
-KC_FN i32 all_finite(const i32 s, const i32 b, const i32 first, const i32 n, const i32 head,
-                     const i32 d, KC_GLOBAL const f32 *fresh, KC_GLOBAL const f16 *slots,
-                     KC_GLOBAL const f16 *centre, KC_GLOBAL const i32 *source, const i32 start,
-                     const i32 n_tokens, const i32 n_heads, const i32 n_slots, const i32 sinks,
-                     const i32 ring)
-{
-    i32 finite = 1;
-    for (i32 c = 0; c < n; c++)
-        finite = finite && kc_isfinite(VALUE(first + c, d));
-    return finite;
-}
-
-#define SUM_OF(first, n, d)                                                                        \
-    squares_of(s, b, first, n, head, d, fresh, slots, centre, source, start, n_tokens, n_heads,     \
-               n_slots, sinks, ring)
-#define FINITE_OF(first, n, d)                                                                     \
-    all_finite(s, b, first, n, head, d, fresh, slots, centre, source, start, n_tokens, n_heads,     \
-               n_slots, sinks, ring)
-
-#define RULE_OLD 0
-#define RULE_N 1
-#define RULE_SHRINK 2
-
-/* A group whose first cell is in this call: its scale is set now, once, from the cells there are.
-   The group before is computed again if this call writes it, so that no lane waits for another. */
-KC_FN void write_fresh(const i32 s, const i32 b, const i32 first, const i32 n, const i32 head,
-                       const i32 column, KC_GLOBAL const f32 *fresh, KC_GLOBAL const f16 *slots,
-                       KC_GLOBAL const f16 *centre, KC_GLOBAL const i32 *source, const i32 start,
-                       const i32 n_tokens, const i32 n_heads, const i32 n_slots, const i32 sinks,
-                       const i32 ring, KC_GLOBAL const i32 *pages, const i32 page_size,
-                       KC_GLOBAL u8 *codes, KC_GLOBAL f16 *scales, const f32 gain, const i32 rule)
-{
-    const i32 per_byte = PER_BYTE(s);
-    f32 against[8];
-    i32 finite[8];
-    const i64 line = channel_row(pages[first / page_size], head, first, n_heads, page_size);
-    for (i32 j = 0; j < per_byte; j++) {
-        const i32 d = column * per_byte + j;
-        const f32 squares = SUM_OF(first, n, d);
-        f32 scale = root_mean(squares, rule == RULE_OLD ? GROUP_CELLS : n);
-        finite[j] = FINITE_OF(first, n, d);
-        if (rule == RULE_SHRINK && n < GROUP_CELLS && first > 0) {
-            const i32 before = first - GROUP_CELLS;
-            f32 prior;
-            if (before >= start) {
-                const f32 whole = root_mean(SUM_OF(before, GROUP_CELLS, d), GROUP_CELLS);
-                prior = FINITE_OF(before, GROUP_CELLS, d) ? kc_h2f(to_f16(whole)) : kc_as_f32(0x7fc00000u);
-                prior = gained(prior, gain);
-            } else {
-                const i32 page = pages[before / page_size];
-                const i64 at = channel_row(page, head, before, n_heads, page_size);
-                prior = kc_h2f(scales[at * DIM(s) + d]);
-            }
-            prior = ungained(prior, gain);
-            if (kc_isfinite(prior))
-                scale = root_mean(squares + (f32)(GROUP_CELLS - n) * (prior * prior), GROUP_CELLS);
-        }
-        against[j] = kc_h2f(to_f16(scale));
-        scales[line * DIM(s) + d] = finite[j] ? to_f16(gained(against[j], gain)) : (f16)F16_NAN;
-    }
-    for (i32 c = 0; c < n; c++) {
-        const i32 cell = first + c;
-        u32 byte = 0u;
-        for (i32 j = 0; j < per_byte; j++) {
-            const i32 d = column * per_byte + j;
-            byte |= (finite[j] ? code_of(s, VALUE(cell, d), against[j]) : 0u) << (j * BITS(s));
-        }
-        const i64 row = code_row(pages[cell / page_size], head, cell, n_heads, page_size);
-        codes[row * ROW_BYTES(s) + column] = (u8)byte;
-    }
-}
-
+#if HAS_EAGER
 /* Eager grouping: the index counts groups that this call touches. gz = 2 b + store. */
 KC_ENTRY(eager)
 {
@@ -436,35 +239,29 @@ KC_ENTRY(eager)
     const i32 index = gx / n_chunks;
     if (!PER_CHANNEL(s) || item >= n_heads * ROW_BYTES(s))
         return;
-    KC_GLOBAL const i32 *pages = table + b * n_pages_each;
     const i32 head = item / ROW_BYTES(s), column = item % ROW_BYTES(s);
-    const i32 start = starts[b], end = starts[b] + counts[b];
+    const i32 start = starts[b], end = starts[b] + counts[2 * b];
     const i32 first = (start / GROUP_CELLS + index) * GROUP_CELLS;
     const i32 stop = first + GROUP_CELLS < end ? first + GROUP_CELLS : end;
     if (first >= end)
         return;
     if (first < start) {
-        if (s == 0)
-            write_kept(0, b, start, stop, head, column, k, k_slots, centre, source, start, n_tokens,
-                       n_heads, n_k_slots, sinks, k_ring, pages, page_size, k_codes, k_scales,
-                       gain);
-        else
-            write_kept(1, b, start, stop, head, column, v, v_slots, centre, source, start, n_tokens,
-                       n_heads, n_v_slots, sinks, v_ring, pages, page_size, v_codes, v_scales,
-                       1.0f);
-    } else if (s == 0) {
-        write_fresh(0, b, first, stop - first, head, column, k, k_slots, centre, source, start,
-                    n_tokens, n_heads, n_k_slots, sinks, k_ring, pages, page_size, k_codes,
-                    k_scales, gain, rule);
-    } else {
-        write_fresh(1, b, first, stop - first, head, column, v, v_slots, centre, source, start,
-                    n_tokens, n_heads, n_v_slots, sinks, v_ring, pages, page_size, v_codes,
-                    v_scales, 1.0f, rule);
+        if (s == 0 && K_PER_CHANNEL)
+            write_kept(0, FROM(0), INTO(0), start, stop, head, column, gain);
+        if (s == 1 && V_PER_CHANNEL)
+            write_kept(1, FROM(1), INTO(1), start, stop, head, column, 1.0f);
+        return;
     }
+    if (s == 0 && K_PER_CHANNEL)
+        write_fresh(0, FROM(0), INTO(0), first, stop - first, head, column, gain, rule);
+    if (s == 1 && V_PER_CHANNEL)
+        write_fresh(1, FROM(1), INTO(1), first, stop - first, head, column, 1.0f, rule);
 }
+#endif
 
+#if HAS_STATE
 /* One lane a value: new cells into their exact slots; of cells that share a slot only the last is
-   written. The first lane of each sequence moves the marks on. gz = 2 b + store. */
+   written. The first lanes of each sequence move the marks on. gz = 2 b + store. */
 KC_ENTRY(exact)
 {
     const i32 s = gz % 2, b = gz / 2;
@@ -474,7 +271,7 @@ KC_ENTRY(exact)
     if (s == 0 && gx == 0 && lane < N_MARKS)
         marks[b * N_MARKS + lane] = row[lane];
     const i32 dim = DIM(s), ring = s == 0 ? k_ring : v_ring;
-    if (ring == 0 || index >= counts[b] || item >= n_heads * dim)
+    if (ring == 0 || index >= counts[2 * b] || item >= n_heads * dim)
         return;
     const i32 cell = starts[b] + index;
     if (cell >= sinks && cell < row[LENGTH] - ring)
@@ -488,3 +285,4 @@ KC_ENTRY(exact)
     else
         v_slots[to] = to_f16(v[from]);
 }
+#endif

@@ -37,6 +37,11 @@ KC_ENTRY(split)
     KC_GLOBAL const i32 *pages = table + (i64)b * n_pages_each;
     const i32 last = per_query ? lengths[b * n_tokens + n_tokens - 1] : lengths[b];
     i32 length = per_query ? lengths[b * n_tokens + t] : lengths[b] - (n_tokens - 1 - t);
+    const i32 most = n_pages_each * page_size;
+    if (last < 0 || length > most || (per_query && length < 0)) {
+        errors[0] = 1;
+        length = 0; /* a bad query sees nothing */
+    }
     length = length < 0 ? 0 : length;
     const i32 own_start = has_own ? last - n_tokens : 0x7fffffff;
     const i32 low = limit > 0 && length > limit ? length - limit : 0;
@@ -61,9 +66,9 @@ KC_ENTRY(split)
             i32 k_where = MASKED, v_where = MASKED;
             i64 k_row = 0, v_row = 0, k_line = 0, v_line = 0;
             if (cell >= low && cell >= 0) {
-                i32 page = -1;
-                if (cell / page_size < n_pages_each)
-                    page = pages[cell / page_size];
+                const i32 page = page_of(pages, n_pages_each, n_pages, page_size, cell);
+                if (page == BAD_PAGE)
+                    errors[0] = 1;
                 if (page >= 0) {
                     k_where = BULK;
                     v_where = BULK;

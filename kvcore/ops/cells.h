@@ -8,6 +8,19 @@
 #define FLAG 7
 #define EVERYTHING 0x7fffffff
 
+#define NO_PAGE (-1)
+#define BAD_PAGE (-2) /* beyond the pool */
+
+/* The page of a cell, or why it has none. */
+KC_FN i32 page_of(KC_GLOBAL const i32 *pages, const i32 n_pages_each, const i32 n_pages,
+                  const i32 page_size, const i32 cell)
+{
+    if (cell < 0 || cell / page_size >= n_pages_each)
+        return NO_PAGE;
+    const i32 page = pages[cell / page_size];
+    return page < 0 ? NO_PAGE : (page < n_pages ? page : BAD_PAGE);
+}
+
 /* Row of a cell in the codes plane: (page * H + head) * P + slot. */
 KC_FN i64 code_row(const i32 page, const i32 head, const i32 cell, const i32 n_heads,
                    const i32 page_size)

@@ -1,4 +1,5 @@
-/* gather: one lane a value; gx counts chunks of lanes within ids, gz = 2 b + store. A bad id gives zeros and says so. */
+/* gather: one lane a value; gx counts chunks of lanes within ids, gz = 2 b + store. A bad id gives
+   zeros and says so. */
 #include "codec.h"
 #include "cells.h"
 
@@ -12,9 +13,8 @@ KC_ENTRY(gather)
         return;
     const i32 head = item / dim, d = item % dim;
     const i32 cell = ids[(i64)b * n_ids + index];
-    i32 page = -1;
-    if (cell >= 0 && cell / page_size < n_pages_each)
-        page = table[b * n_pages_each + cell / page_size];
+    const i32 page =
+        page_of(table + (i64)b * n_pages_each, n_pages_each, n_pages, page_size, cell);
     const i64 at = ((i64)b * n_ids + index) * n_heads * dim + item;
     f16 value = (f16)0;
     if (page < 0) {

@@ -18,7 +18,8 @@ KC_ENTRY(restore)
     if (cell >= end)
         return;
     const i32 head = item / dim, d = item % dim;
-    const i32 page = table[b * n_pages_each + cell / page_size];
+    const i32 page =
+        page_of(table + (i64)b * n_pages_each, n_pages_each, n_pages, page_size, cell);
     if (page < 0) {
         errors[0] = 1;
         return;

@@ -1,11 +1,19 @@
 /* select: block scores, then the best blocks' cells in ascending order, ties exact. */
 
+/* Cells of a query; 0 if the keys and the open block cannot be that many. */
+KC_FN i32 cells_seen(const i32 length, const i32 n_keys, const i32 block_cells)
+{
+    return length < 0 || length > n_keys * block_cells + block_cells - 1 ? 0 : length;
+}
+
 KC_ENTRY(scores)
 {
     const i32 block = gx % n_chunks * 64 + lane, t = gx / n_chunks;
     if (block >= n_blocks)
         return;
-    const i32 length = lengths[t];
+    const i32 length = cells_seen(lengths[t], n_keys, block_cells);
+    if (length != lengths[t])
+        errors[0] = 1;
     const i32 whole = length / block_cells, rest = length % block_cells;
     f32 total = 0.0f;
     if (block > whole || (block == whole && rest == 0)) {
@@ -47,7 +55,7 @@ KC_FN i32 cells_of(const i32 block, const i32 length, const i32 block_cells)
 KC_ENTRY(choose)
 {
     const i32 t = gx;
-    const i32 length = lengths[t];
+    const i32 length = cells_seen(lengths[t], n_keys, block_cells);
     const i32 n = (length + block_cells - 1) / block_cells;
     const i32 each = (n + 63) / 64;
     const i32 from = lane * each;
