@@ -64,7 +64,7 @@ def to_f32(x: Any) -> F32:
     if a.dtype == np.float64:
         top = np.finfo(np.float32).max
         a = np.where(np.isfinite(a), np.clip(a, -top, top), a)
-    return np.ascontiguousarray(a, dtype=np.float32)
+    return np.asarray(a, dtype=np.float32, order="C")  # a scalar stays one
 
 
 def sequential_sum(terms: F32, axis: int = 0) -> F32:

@@ -36,8 +36,9 @@ class HostArrays:
                 message(op, f"{name} has the wrong dtype", got=a.dtype, expected="integers")
             )
         if a.max() > np.iinfo(np.int32).max or a.min() < np.iinfo(np.int32).min:
+            bad = int(a.max()) if a.max() > np.iinfo(np.int32).max else int(a.min())
             raise RangeError(
-                message(op, f"{name} is out of range", got=int(a.max()), expected="32-bit values")
+                message(op, f"{name} is out of range", got=bad, expected="32-bit values")
             )
         return np.ascontiguousarray(a, np.int32)
 

@@ -29,8 +29,9 @@ def check_resolve(residency: Residency, ids: Any) -> Array:
     operands.shape_of(a, "resolve", "ids", "[n_q, cap]", (None, None))
     cells = residency.table.shape[0] * residency.unit_cells
     if a.size and (int(a.max()) >= cells or int(a.min()) < -1):
+        bad = int(a.max()) if int(a.max()) >= cells else int(a.min())
         raise RangeError(
-            message("resolve", "an id is out of range", got=int(a.max()), expected=f"< {cells}")
+            message("resolve", "an id is out of range", got=bad, expected=f"-1 <= id < {cells}")
         )
     for row in a:
         if (np.diff(row[row >= 0]) < 0).any():

@@ -31,8 +31,9 @@ def check_select(
     if operands.is_host(n) and n.size:
         top = k.shape[0] * int(block) + int(block) - 1
         if int(n.min()) < 0 or int(n.max()) > top:
+            bad = int(n.max()) if int(n.max()) > top else int(n.min())
             raise RangeError(
-                message(op, "a length is out of range", got=int(n.max()), expected=f"0 to {top}")
+                message(op, "a length is out of range", got=bad, expected=f"0 to {top}")
             )
     return k, d, x, n
 
