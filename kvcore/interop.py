@@ -223,17 +223,19 @@ class _Planes:
 def _read_rows(planes: _Planes, store: str, table: Array, n: int) -> U8:
     codec, page, slot, heads, blocks = _place_rows(planes.pool, store, table, n)
     scales = planes.read(f"{store}_scales")[page, :, slot]
-    codes = planes.read(f"{store}_codes")[page, :, slot].reshape(n, heads, blocks, -1)
+    width = codec.row_bytes(GROUP_CELLS)
+    codes = planes.read(f"{store}_codes")[page, :, slot].reshape(n, heads, blocks, width)
     little = np.ascontiguousarray(scales.astype("<f2", copy=False)).view(np.uint8)
     joined = np.concatenate([little.reshape(n, heads, blocks, 2), codes], axis=-1)
-    return joined.reshape(n, heads, blocks * (2 + codec.row_bytes(GROUP_CELLS)))
+    return joined.reshape(n, heads, blocks * (2 + width))
 
 
 def _write_rows(planes: _Planes, store: str, table: Array, blocks: U8, n: int) -> None:
-    _, page, slot, heads, count = _place_rows(planes.pool, store, table, n)
-    split = blocks.reshape(n, heads, count, -1)
+    codec, page, slot, heads, count = _place_rows(planes.pool, store, table, n)
+    width = codec.row_bytes(GROUP_CELLS)
+    split = blocks.reshape(n, heads, count, 2 + width)
     scales = np.ascontiguousarray(split[..., :2]).view("<f2")[..., 0].astype(np.float16)
-    codes = split[..., 2:].reshape(n, heads, -1)
+    codes = split[..., 2:].reshape(n, heads, count * width)
     planes.write(f"{store}_scales", (page, slice(None), slot), scales)
     planes.write(f"{store}_codes", (page, slice(None), slot), codes)
 
