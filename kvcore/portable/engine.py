@@ -16,6 +16,7 @@ from kvcore.pool import Pool, State
 from kvcore.portable import programs
 from kvcore.portable.arrays import DeviceArray, PortableArrays
 from kvcore.portable.programs import LANES
+from kvcore.portable.recipe import Recipe
 
 PLANES = ("k_codes", "k_scales", "v_codes", "v_scales")
 _KEPT_BYTES = 1 << 16
@@ -62,7 +63,7 @@ class Engine:
         """Launch an entry; see :meth:`kvcore.compiler.device.Device.launch`."""
         self.device.launch(program, entry, groups, args)
 
-    def program(self, recipe: Callable[..., programs.Recipe], *key: Any) -> Program:
+    def program(self, recipe: Callable[..., Recipe], *key: Any) -> Program:
         """Return the program of ``recipe(*key)``, built on first use."""
         name = (recipe, *key)
         program = self._programs.get(name)

@@ -12,7 +12,7 @@ from kvcore.compiler.body import read_body
 from kvcore.compiler.kernel import Buf, KernelDecl, Val
 from kvcore.compiler.render import Constant, Source, float_bits, render
 from kvcore.compiler.target import get_target
-from kvcore.layout import Layout, StateLayout
+from kvcore.layout import Layout
 from kvcore.quantize import level_table, threshold_table
 from kvcore.spec import Codec, Packing, Rounding, Rule
 

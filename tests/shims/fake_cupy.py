@@ -21,7 +21,7 @@ from tests.shims.intel import EXACT, FAST, Runtime, garbage, intel_runtime
 
 __version__ = "0 (stand-in)"
 counts = {"alloc": 0, "synchronize": 0, "launch": 0}
-_EXACT = (EXACT,)
+_EXACT = EXACT
 _FAST = (FAST, "-DSHIM_CONTRACT")
 _MAX_THREADS = 1024
 _MAX_SHARED = 48 * 1024

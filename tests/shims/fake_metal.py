@@ -224,7 +224,7 @@ class Device:
     ) -> tuple[Library | None, NSError | None]:
         runtime = intel_runtime()
         assert runtime is not None
-        flags = [EXACT] if options.safe else [FAST, "-DSHIM_CONTRACT"]
+        flags = [*EXACT] if options.safe else [FAST, "-DSHIM_CONTRACT"]
         try:
             translated, entries = translate(text)
             return Library(runtime.build(translated, *flags), entries), None
