@@ -62,11 +62,16 @@ def kernel(function: F) -> F:
     stamp = compiled._cache._cache_file
     stamp._source_stamp = (*stamp._source_stamp, fingerprint())
 
+    called = False  # numba's own list of signatures costs a tenth of a millisecond to ask for
+
     @functools.wraps(function)
     def call(*args: Any) -> Any:
-        if compiled.signatures:
+        nonlocal called
+        if called:
             return compiled(*args)
-        return _first(compiled, args)
+        out = _first(compiled, args)
+        called = True
+        return out
 
     return cast("F", call)
 

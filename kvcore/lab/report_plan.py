@@ -55,8 +55,8 @@ class ReportPlan:
     gains, windows, sinks, centres : tuple
         Of the sweeps.
     prompt_arms : tuple of str
-    needles : int
-        Facts of each kind in the recall measurement.
+    per_place : int
+        Facts of each kind at every depth in the recall measurement.
     lengths : tuple of int
         Document lengths of it in tokens.
     recall_arms : tuple of str
@@ -76,7 +76,7 @@ class ReportPlan:
     sinks: tuple[int, ...]
     centres: tuple[int, ...]
     prompt_arms: tuple[str, ...]
-    needles: int
+    per_place: int
     lengths: tuple[int, ...]
     recall_arms: tuple[str, ...]
 
@@ -96,7 +96,7 @@ FULL = ReportPlan(
     sinks=SINKS,
     centres=CENTRES,
     prompt_arms=_PROMPT,
-    needles=8,
+    per_place=3,
     lengths=(512, 1536),
     recall_arms=("int8", "q4_0:bare", "q4_0", "q2k:bare", "q2k", "k4v2c", "q2"),
 )
@@ -116,7 +116,7 @@ QUICK = ReportPlan(
     sinks=(0, 8, 64),
     centres=(32, 128),
     prompt_arms=("int8", "q4_0:bare", "q2k:bare", "k4v2c:bare"),
-    needles=4,
+    per_place=1,
     lengths=(512,),
     recall_arms=("int8", "q4_0", "q2k:bare", "q2k"),
 )
