@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kvcore.conformance.case import Case
+from kvcore.conformance.crafted import channels, rows
 from kvcore.conformance.twin import Bench, Twin, layout_of, pages_of, shuffled_table
 from kvcore.conformance.values import KINDS, ordinary
 from kvcore.layout import COMMITTED, StateLayout
@@ -330,6 +331,25 @@ def _spellings(fmt: Format, bench: Bench) -> Iterator[str]:
         yield from twin.differences()
 
 
+def _decisions(fmt: Format, deferred: bool, bench: Bench) -> Iterator[str]:
+    """Values at the decision points of both codecs, where one wrong rounding gives another byte."""
+    layout = layout_of(fmt)
+    state = StateLayout(layout=layout) if deferred else None
+    twin = Twin(bench=bench, layout=layout, n_pages=pages_of(layout, 1, 256), state_layout=state)
+    table = shuffled_table(bench.rng, layout, 1, 256)
+    kind = np.float16 if deferred else np.float32
+    chunks = []
+    for store in ("k", "v"):
+        codec, h, d = layout.codec(store), layout.n_kv_heads, layout.head_dim(store)
+        if codec.per_channel:
+            groups = channels(bench.rng, 8 * h * d, kind).reshape(32, 8, h, d)
+            chunks.append(groups.transpose(1, 0, 2, 3).reshape(256, h, d))
+        else:
+            chunks.append(rows(codec, bench.rng, 256 * h, d).reshape(256, h, d))
+    twin.append(table, np.arange(256, dtype=np.int32), *chunks)
+    yield from twin.differences()
+
+
 def append_cases(fmt: Format) -> Iterator[Case]:
     """Yield the cases of append for one format."""
     if not fmt.per_channel:
@@ -337,6 +357,10 @@ def append_cases(fmt: Format) -> Iterator[Case]:
             run = partial(_scattered, page, fmt)
             title = f"scattered cells, padding and repeats, P={page}"
             yield Case(op="append", title=title, run=run, format=fmt, quick=page == 4)
+    for deferred in (False, True):
+        run = partial(_decisions, fmt, deferred)
+        title = f"decision points, {'deferred' if deferred else 'stateless'}"
+        yield Case(op="append", title=title, run=run, format=fmt, quick=True)
     yield Case(
         op="append", title="spellings of the operands", run=partial(_spellings, fmt), format=fmt
     )

@@ -24,6 +24,8 @@ class Case:
         None for an op that does not depend on how a store is encoded.
     quick : bool
         Part of the short run.
+    refusal : bool
+        It tries bad operands only, so that passing it does not mean that the op works.
     """
 
     op: str
@@ -31,6 +33,7 @@ class Case:
     run: Callable[[Bench], Iterator[str]]
     format: Format | None = None
     quick: bool = False
+    refusal: bool = False
 
     @property
     def codecs(self) -> tuple[str, ...]:

@@ -139,7 +139,8 @@ def run_case(backend: Backend, case: Case, seed: int = 0) -> Outcome:
         status, detail = Status.ERROR, f"{type(error).__name__}: {error}"
     if reasons and status in (Status.PASS, Status.MISMATCH):
         status = Status.GAP_WORKS if status is Status.PASS else Status.GAP_SILENT
-        detail = f"declared: {'; '.join(reasons)}"
+        status = Status.GAP if case.refusal else status
+        detail = "; ".join(reasons)
     return Outcome(
         op=case.op,
         format=name,

@@ -19,6 +19,7 @@ RESIDENCY_ARRAYS = ("table", "slot_unit", "slot_stamp", "slot_ref", "ctl")
 def _rotate(values: str, bench: Bench) -> Iterator[str]:
     for dim in (32, 64, 96, 128, 256, 320, 576):
         x = KINDS[values](bench.rng, (3, 5, dim))
+        x[0, 0] = -0.0
         for name, a in (("", x), (" strided", x[:, ::2]), (" no rows", x[:0])):
             got = bench.host(bench.be.rotate(a))
             yield from value_differences(f"D={dim}{name}", got, bench.ref.rotate(a))

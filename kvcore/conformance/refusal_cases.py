@@ -17,7 +17,7 @@ from kvcore.backend import Backend
 from kvcore.conformance.case import Case
 from kvcore.conformance.twin import Bench, Twin, layout_of, pages_of, shuffled_table
 from kvcore.conformance.values import ordinary
-from kvcore.errors import KvcoreError, RangeError
+from kvcore.errors import KvcoreError, RangeError, UnsupportedError
 from kvcore.layout import FLAG, StateLayout
 from kvcore.numerics import Array
 from kvcore.pool import Pool, State
@@ -157,6 +157,8 @@ def _run(calls: dict[str, Call], fmt: Format, bench: Bench) -> Iterator[str]:
 def _error(call: Callable[[], None]) -> KvcoreError | None:
     try:
         call()
+    except UnsupportedError:
+        raise
     except KvcoreError as error:
         return error
     return None
@@ -193,6 +195,8 @@ def refusal_cases(fmt: Format) -> Iterator[Case]:
     """Yield the refusals of every op for one format."""
     for op, calls in CALLS.items():
         run = partial(_run, calls, fmt)
-        yield Case(op=op, title="bad operands are refused", run=run, format=fmt, quick=True)
+        title = "bad operands are refused"
+        yield Case(op=op, title=title, run=run, format=fmt, quick=True, refusal=True)
     run = partial(_held_append, fmt)
-    yield Case(op="append", title="bad operands held by the device", run=run, format=fmt)
+    title = "bad operands held by the device"
+    yield Case(op="append", title=title, run=run, format=fmt, refusal=True)

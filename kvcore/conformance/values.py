@@ -58,7 +58,7 @@ def hard(rng: np.random.Generator, shape: tuple[int, ...]) -> F32:
             kind = rng.integers(8)
             line = lines[i]
             if kind == 0:
-                line[...] = np.float32(0.0)
+                line[...] = np.float32(-0.0 if rng.random() < 0.5 else 0.0)
             elif kind == 1:
                 line[...] = np.where(rng.random(line.shape) < 0.5, np.float32(-3), np.float32(3))
             elif kind == 2:
