@@ -13,7 +13,8 @@ CUDA = Target(
     suffix=".cu",
     flags=("--std=c++17", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false"),
     function="static __device__ __forceinline__ void",
-    entry='extern "C" __global__ void __launch_bounds__({lanes}) {symbol}(\n    {params})',
+    # Asking for 4 resident groups keeps the compiler from saving registers by spilling some.
+    entry='extern "C" __global__ void __launch_bounds__({lanes}, 4) {symbol}(\n    {params})',
     buffer="{const}{ctype} *{restrict}{name}",
     binding="",
     values="const {struct} kc_values",

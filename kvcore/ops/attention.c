@@ -49,6 +49,7 @@ KC_ENTRY(split)
     const i32 end = (part + 1) * SPLIT < n_listed ? (part + 1) * SPLIT : n_listed;
     f32 acc[N_ACC];
     f32 m = LOWEST, l = 0.0f; /* of query head `lane`, in the first HEADS lanes */
+    KC_UNROLL
     for (i32 i = 0; i < N_ACC; i++)
         acc[i] = 0.0f;
     for (i32 base = part * SPLIT; base < end; base += TILE) {
@@ -152,6 +153,7 @@ KC_ENTRY(split)
                                  n_heads, own_v, v_slots, v_codes, v_scales);
         }
         KC_BARRIER();
+        KC_UNROLL
         for (i32 i = 0; i < N_ACC; i++) {
             const i32 item = i * 64 + lane;
             if (item < mine * V_DIM) {
@@ -165,6 +167,7 @@ KC_ENTRY(split)
         }
     }
     const i64 at = (((i64)b * n_tokens + t) * n_splits + part) * n_queries + first_query;
+    KC_UNROLL
     for (i32 i = 0; i < N_ACC; i++) {
         const i32 item = i * 64 + lane;
         if (item < mine * V_DIM)

@@ -27,6 +27,9 @@ LANES = 64
 SPLIT = 256
 """Cells that one group of lanes attends over; the same everywhere, so that bits agree."""
 
+PLAIN = ("move", "ring_table", "resolve", "select")
+"""Ops whose body depends on no layout."""
+
 _TILE_BYTES = 16384
 _MAX_ACCUMULATORS = 32
 
