@@ -20,6 +20,7 @@ from kvcore.cli import (
     formats,
     generate,
     plan,
+    report,
     walk,
 )
 from kvcore.cli import eval as evaluate
@@ -51,7 +52,7 @@ def _root(
         print(context.get_help())
 
 
-for _module in (generate, backends, formats, plan, walk, explain, emit, check, bench, dump):
+for _module in (generate, backends, formats, plan, walk, explain, emit, check, bench, dump, report):
     app.command(name=_module.NAME, epilog=f"Example: {_module.EXAMPLE}")(_module.run)
 app.add_typer(evaluate.app, name=evaluate.NAME)
 

@@ -22,7 +22,7 @@ from kvcore.lab.engine import LayerCache
 from kvcore.lab.errors import SettingError
 from kvcore.lab.simulate import SIMULATIONS, SimulatedCache, Simulation
 from kvcore.lab.weights import Floats
-from kvcore.spec import Format
+from kvcore.spec import SLACK, Format
 
 _WHOLE = ("window", "sinks", "page_size", "center_cells")
 _WORDS = ("k_center", "grouping", "rule")
@@ -84,6 +84,11 @@ class Arm:
         return kvcore.CacheSpec(
             format=self.format, n_kv_heads=n_kv_heads, head_dim=head_dim, **options
         )
+
+    @property
+    def together(self) -> int:
+        """Decode steps that one call may take without changing what is stored or read."""
+        return 1 if self.options.get("grouping") == "eager" else SLACK
 
     def bytes_per_cell(self, n_kv_heads: int, head_dim: int) -> float:
         """Bytes of K and V of one cell, scales included, overlay and tail not."""

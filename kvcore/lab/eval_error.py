@@ -113,7 +113,7 @@ class LayerBench:
             return out
         cache, first = self._cache(arm), len(layer.k) - len(layer.q)
         cache.append(layer.k[:first], layer.v[:first])
-        steps = OneByOne(cache)
+        steps = OneByOne(cache, arm.together)
         steps.append(layer.k[first:], layer.v[first:])
         return steps.attend(layer.q, scale=layer.scale, window=layer.window)
 

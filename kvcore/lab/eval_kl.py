@@ -117,7 +117,7 @@ def forced_logits(
     caches = arm_caches(model, arm, backend, len(prompt.ids), centres)
     for cache, k, v in zip(caches, prompt.k, prompt.v, strict=True):
         cache.append(k, v)
-    session = Session(model, lambda layer, heads, dim: OneByOne(caches[layer]))
+    session = Session(model, lambda layer, heads, dim: OneByOne(caches[layer], arm.together))
     hidden = session.extend(prompt.forced, as_stored=True)
     return _logits(model, hidden)
 

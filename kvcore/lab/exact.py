@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from kvcore.lab.engine import LayerCache
 from kvcore.lab.weights import Floats
+from kvcore.spec import GROUP_CELLS
 
 Bools = npt.NDArray[np.bool_]
 
@@ -141,16 +143,24 @@ class OneByOne:
     """Replays T forced tokens on a cache as T decode steps: append one cell, attend, next.
 
     A layer's cache depends on that layer's cells only, so with forced tokens all steps of one
-    layer may run before the next layer starts. The cache sees exactly the calls of a token by
-    token loop; the matrix products around it run for all tokens at once.
+    layer may run before the next layer starts; the matrix products around it run for all tokens
+    at once. Steps between two events of the store (a group of 32 completes) may also be given to
+    the cache together: a query reads by its own length, so it reads the same values either way.
+
+    Parameters
+    ----------
+    cache : LayerCache
+    together : int
+        Steps in one call at most. 1 for a cache whose bytes depend on how cells arrive (eager
+        grouping); at most 17, the cells that may follow a window without loss.
     """
 
-    def __init__(self, cache: LayerCache) -> None:
-        self.cache = cache
+    def __init__(self, cache: LayerCache, together: int = 1) -> None:
+        self.cache, self._together = cache, together
         self._new: tuple[Floats, Floats] | None = None
 
     def append(self, k: Floats, v: Floats) -> None:
-        """Note the cells that :meth:`attend` will append one by one."""
+        """Note the cells that :meth:`attend` will append step by step."""
         self._new = (k, v)
 
     def attend(
@@ -166,10 +176,10 @@ class OneByOne:
         assert self._new is not None
         new_k, new_v = self._new
         out = np.empty_like(q)
-        for t in range(len(q)):
-            one = slice(t, t + 1)
-            self.cache.append(new_k[one], new_v[one])
-            out[one] = self.cache.attend(q[one], scale=scale, window=window)
+        for start, end in steps(len(self.cache), len(q), self._together):
+            some = slice(start, end)
+            self.cache.append(new_k[some], new_v[some])
+            out[some] = self.cache.attend(q[some], scale=scale, window=window)
         self._new = None
         return out
 
@@ -184,3 +194,26 @@ class OneByOne:
     def nbytes(self) -> int:
         """Bytes of the cache under it."""
         return self.cache.nbytes
+
+
+def steps(stored: int, count: int, together: int) -> Iterator[tuple[int, int]]:
+    """Yield first and last-plus-one of the steps that one call may take.
+
+    A cell that completes a group of 32 goes alone: with it the group's other cells change the
+    place they are read from, and steps before it must not see that.
+
+    Parameters
+    ----------
+    stored : int
+        Cells in the cache before.
+    count : int
+        Steps.
+    together : int
+        Steps a call at most.
+    """
+    start = 0
+    while start < count:
+        left = GROUP_CELLS - 1 - (stored + start) % GROUP_CELLS  # before the completing cell
+        end = min(start + max(min(together, left), 1), count)
+        yield start, end
+        start = end

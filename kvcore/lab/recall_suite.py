@@ -199,7 +199,7 @@ class _Asked:
         asked = [*before, *fact.question]
         caches = self._caches(arm, len(asked) + len(fact.answer))
         Session(model, lambda layer, heads, dim: caches[layer]).prefill(asked[:-1])
-        session = Session(model, lambda layer, heads, dim: OneByOne(caches[layer]))
+        session = Session(model, lambda layer, heads, dim: OneByOne(caches[layer], arm.together))
         forced = [fact.question[-1], *fact.answer[:-1]]
         hidden = session.extend(forced, as_stored=True)
         rows = log_softmax(model.logits(hidden))

@@ -1,0 +1,61 @@
+"""kvcore report: everything the lab measures of one model, on one page."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import kvcore
+from kvcore.cli import live, show
+from kvcore.cli.lab_options import GgufFile, ModelName, load_model, require_lab
+from kvcore.cli.options import BackendName, Json
+
+NAME = "report"
+EXAMPLE = "kvcore report --model smollm2 --quick --out report"
+
+
+def run(
+    model: ModelName = "smollm2",
+    gguf: GgufFile = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A folder; report-MODEL by default.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer texts, cells and arms: minutes, not hours.")
+    ] = False,
+    section: Annotated[
+        list[str] | None,
+        typer.Option("--section", help="Only this: decode_kl, attention_error, sweeps, ..."),
+    ] = None,
+    backend: BackendName = None,
+    json: Json = False,
+) -> int:
+    """Measure formats on a real model and write report.html, report.md and the pictures.
+
+    Results are kept in the folder as they come: run it again to continue after a stop.
+    """
+    require_lab("report")
+    from kvcore.lab.report import make_report
+
+    folder = out or Path(f"report-{model if gguf is None else gguf.stem}")
+    source = f"--model {model}" if gguf is None else f"--gguf {shlex.quote(gguf.name)}"
+    command = f"kvcore report {source}{' --quick' if quick else ''}"
+    with live.progress() as report:
+        files = make_report(
+            load_model(model, gguf, report),
+            kvcore.get_backend(backend),
+            folder,
+            command=command,
+            quick=quick,
+            progress=report,
+            only=section or (),
+        )
+    if json:
+        show.as_json({name: str(path) for name, path in files.items()})
+    else:
+        for path in files.values():
+            print(path)
+    return 0

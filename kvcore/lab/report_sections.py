@@ -1,0 +1,320 @@
+"""The sections of a report: measure, then say it in tables, pictures and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import kvcore
+from kvcore.lab import plots
+from kvcore.lab import texts as library
+from kvcore.lab.arms import PUBLISHED, parse_arm, parse_arms
+from kvcore.lab.divergence import Summary
+from kvcore.lab.dump import default_layers, dump, file_sha256
+from kvcore.lab.dump_file import Dump, read_dump
+from kvcore.lab.error_suite import RECIPES, ErrorSuite
+from kvcore.lab.error_tables import error_section
+from kvcore.lab.eval_error import RULES
+from kvcore.lab.eval_kl import CONTROL
+from kvcore.lab.journal import Journal, versions
+from kvcore.lab.kl_suite import KlSuite, Plan, kl_table, summaries
+from kvcore.lab.kl_tables import control_sentence, effect_sentence, kl_section
+from kvcore.lab.load import LoadedModel
+from kvcore.lab.patterns import PATTERNS
+from kvcore.lab.recall_suite import RecallSuite
+from kvcore.lab.recall_tables import recall_section
+from kvcore.lab.report_plan import (
+    SWEPT,
+    ReportPlan,
+    centre_arms,
+    gain_arms,
+    sink_arms,
+    window_arms,
+)
+from kvcore.lab.tables import Picture, Section, Table, figure, ordered
+
+Progress = Callable[[str, int, int], None]
+DOCUMENT = "doc-objects"
+CONTEXTS = (1024, 4096, 16384, 65536, 262144)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What every section needs.
+
+    Attributes
+    ----------
+    loaded : LoadedModel
+    backend : Backend
+    journal : Journal
+    folder : Path
+        For the dump.
+    plan : ReportPlan
+    progress : callable (what, done, total), optional
+    """
+
+    loaded: LoadedModel
+    backend: Any
+    journal: Journal
+    folder: Path
+    plan: ReportPlan
+    progress: Progress | None
+
+    def text(self, name: str) -> library.Text:
+        """Return a text in the model's dialect."""
+        return library.text(name, self.loaded.metadata)
+
+    def texts(self, n: int) -> list[library.Text]:
+        """Return the first n of the nine, kinds in turn."""
+        return [self.text(name) for name in library.names()[:n]]
+
+    def suite(self) -> KlSuite:
+        """Return the decode measurement."""
+        return KlSuite(
+            self.loaded,
+            self.backend,
+            self.journal,
+            calibration=self.text(library.CALIBRATION),
+            progress=self.progress,
+        )
+
+    def sizes(self, names: Any) -> dict[str, float]:
+        """Return bytes per cell of arms."""
+        c = self.loaded.model.config
+        return {n: parse_arm(n).bytes_per_cell(c.n_kv_heads, c.head_dim) for n in names}
+
+
+def attention_error(work: Work) -> Section:
+    """Dump, measure and draw the error of attention."""
+    plan, config = work.plan, work.loaded.model.config
+    layers = default_layers(config)
+    step = max(len(layers) / plan.n_layers, 1.0)
+    chosen = sorted({layers[int(i * step)] for i in range(min(plan.n_layers, len(layers)))})
+    found = _dumped(work, chosen)
+    results = ErrorSuite(found, work.backend, work.journal, progress=work.progress).run()
+    section = error_section(results, found.meta)
+    shown = {a: results.once[a] for a in ("int8:bare", *PUBLISHED)}
+    recipes = {a: results.decode[a] for a in (*PUBLISHED, *RECIPES)}
+    append = {
+        rule: [100 * sum(results.append[rule][p]) / len(results.layers) for p in PATTERNS]
+        for rule in RULES
+    }
+    pictures = [
+        Picture(name="error-by-layer", title="Attention error by layer, real queries, formats "
+                "bare and stored by one append", svg=plots.errors_by_layer(shown, results.layers)),
+        Picture(name="error-decode", title="Attention error of decode steps: formats bare and "
+                "with their recipe", svg=plots.errors_by_layer(recipes, results.layers)),
+        Picture(name="append-patterns", title="q2k bare: mean error over layers by the way cells "
+                "arrive and the rule for unfinished groups",
+                svg=plots.grouped_bars(append, PATTERNS, y="mean relative RMS error, %")),
+        Picture(name="channel-spread", title="RMS of every channel over its layer's median, "
+                "before and after the Hadamard rotation",
+                svg=plots.heat_map(results.channels, results.layers)),
+    ]  # fmt: skip
+    return Section(
+        title=section.title, findings=section.findings, tables=section.tables,
+        pictures=pictures, data={"dump": asdict(found.meta), **asdict(results)},
+    )  # fmt: skip
+
+
+def _dumped(work: Work, layers: Sequence[int]) -> Dump:
+    """Return the dump in the report's folder, made anew unless it is the same one."""
+    path, text, plan = work.folder / "dump.safetensors", work.text(DOCUMENT), work.plan
+    if path.exists():
+        found = read_dump(path)
+        m = found.meta
+        got = (m.model_sha256, m.text_sha256, m.n_cells, m.n_queries, m.layers, m.kvcore)
+        model = file_sha256(work.loaded.path)
+        wanted = (model, text.sha256, plan.cells, plan.queries, list(layers), kvcore.__version__)
+        if got == wanted:
+            return found
+    dump(
+        work.loaded, text, path, n_cells=plan.cells, n_queries=plan.queries, layers=layers,
+        progress=work.progress,
+    )  # fmt: skip
+    return read_dump(path)
+
+
+def decode_kl(work: Work) -> Section:
+    """Measure the decode KL of every format and draw the frontier."""
+    plan = work.plan
+    texts = work.texts(plan.texts)
+    runs = work.suite().run(
+        texts, parse_arms(plan.arms), Plan(n_prompt=plan.prompt, n_forced=plan.forced)
+    )
+    sizes = work.sizes(plan.arms)
+    section = kl_section(runs, sizes, texts, "q2k:bare", "decode")
+    found = summaries(runs)
+    points = {n: (sizes[n], found[n].mean_kl) for n in plan.arms if _on_frontier(n)}
+    exact = ("f16", work.sizes(["f16"])["f16"])
+    section.pictures.append(
+        Picture(
+            name="frontier",
+            title="Decode KL against bytes per cell; formats with their recipe, hollow without",
+            svg=plots.frontier(points, exact),
+        )
+    )
+    section.findings.extend(_effects(found))
+    return section
+
+
+def _on_frontier(arm: str) -> bool:
+    """Every format, its bare form, and other papers' rules; not the single ingredients."""
+    return ":" not in arm or arm.startswith("sim:") or arm.endswith("2k:bare") or arm == "q4_0:bare"
+
+
+def _effects(found: Mapping[str, Summary]) -> list[str]:
+    pairs = (
+        ("q2k", "q2k:bare", "q2k's recipe (centre, 8 sinks, window 128) against bare q2k"),
+        ("q2k:bare,window=128,sinks=8", "q2k:bare", "A window of 128 and 8 sinks alone, on q2k"),
+        ("q2k", "q2k:k_center=none", "Centring within q2k's recipe"),
+        ("q2k:k_gain=unbiased", "q2k", "The unbiased gain within q2k's recipe"),
+        ("q2k:k_center=calibrated", "q2k", "A calibrated centre instead of the automatic one"),
+        ("k4v2c", "q2k", "K4+V2c against K2c+V4, both with their recipe, at equal bytes"),
+        ("k4v2c:bare", "q2k:bare", "K4+V2c against K2c+V4, both bare, at equal bytes"),
+        ("q4_0:bare,window=128,sinks=8", "q4_0:bare", "A window of 128 and 8 sinks, on q4_0"),
+        ("q4_0:bare", "q4_0+q4_0/none:bare", "The Hadamard rotation, on bare q4_0"),
+        ("k4v4", "q4_0", "One scale per 64 values instead of 32, at 4 bits with recipe"),
+    )
+    return [
+        effect_sentence(found, arm, base, what)
+        for arm, base, what in pairs
+        if arm in found and base in found
+    ]
+
+
+def sweeps(work: Work) -> Section:
+    """Sweep the gain, the window, the sinks and the cells of the centre."""
+    plan, texts = work.plan, work.texts(work.plan.swept_texts)
+    series = {
+        "gain": {how: gain_arms(how, plan.gains) for how in SWEPT},
+        "window": {f: window_arms(f, plan.windows) for f in ("q2k", "q4_0", "k4v2c")},
+        "sinks": {f: sink_arms(f, plan.sinks) for f in ("q2k", "q4_0")},
+        "centre": {f: centre_arms(f, plan.centres) for f in ("q4_0", "q2k", "k4v2c")},
+    }
+    names = dict.fromkeys(a for s in series.values() for arms in s.values() for a in arms.values())
+    runs = work.suite().run(
+        texts, parse_arms(list(names)), Plan(n_prompt=plan.prompt, n_forced=plan.forced)
+    )
+    found = summaries(runs)
+    kl = {
+        what: {
+            label: {x: found[arm].mean_kl for x, arm in arms.items()}
+            for label, arms in group.items()
+        }
+        for what, group in series.items()
+    }
+    axis = {
+        "gain": "gain of the stored K scale",
+        "window": "window in cells",
+        "sinks": "sinks",
+        "centre": "cells that the automatic centre is made of",
+    }
+    pictures = [
+        Picture(
+            name=f"sweep-{what}",
+            title=f"Decode KL by {axis[what]}, {len(texts)} texts",
+            svg=plots.lines(
+                kl[what], x=axis[what], y="mean KL, nats", log_x=what != "gain",
+                ticks=sorted(next(iter(kl[what].values()))),
+            ),
+        )
+        for what in series
+    ]  # fmt: skip
+    findings = [
+        f"{axis[what].capitalize()}: the best for {label} is {min(v, key=lambda x: v[x]):g}."
+        for what in series
+        for label, v in kl[what].items()
+    ]
+    return Section(
+        title=f"Sweeps, {plan.forced} forced tokens x {len(texts)} texts",
+        findings=[control_sentence(runs), *findings],
+        tables=[_sweep_table(axis[what], kl[what]) for what in series],
+        pictures=pictures,
+        data={"mean_kl": kl, "texts": [t.name for t in texts]},
+    )
+
+
+def _sweep_table(what: str, kl: Mapping[str, Mapping[float, float]]) -> Table:
+    xs = sorted(next(iter(kl.values())))
+    rows = [[label, *(figure(points[x]) for x in xs)] for label, points in kl.items()]
+    title = f"Mean decode KL by {what}"
+    return Table(title=title, columns=["series", *(f"{x:g}" for x in xs)], rows=rows)
+
+
+def prompt_kl(work: Work) -> Section:
+    """Measure with every cell read as stored, the prompt's too."""
+    plan, texts = work.plan, work.texts(work.plan.swept_texts)
+    mode = Plan(n_prompt=plan.prompt_mode, n_forced=plan.forced, mode="prompt")
+    runs = work.suite().run(texts, parse_arms(plan.prompt_arms), mode)
+    sizes, found = work.sizes(plan.prompt_arms), summaries(runs)
+    title = f"Prompt KL, {plan.forced} positions x {len(texts)} texts"
+    kl = {a: found[a].mean_kl for a in plan.prompt_arms}
+    return Section(
+        title=title,
+        findings=[control_sentence(runs), f"Order: {ordered(kl)}."],
+        tables=[kl_table(found, sizes, "q4_0:bare", title)],
+        data={"arms": {n: asdict(s) for n, s in found.items() if n != CONTROL}},
+    )
+
+
+def recall(work: Work) -> Section:
+    """Ask for facts."""
+    text = work.text("doc-statements")
+    suite = RecallSuite(
+        work.loaded, work.backend, work.journal, text, per_place=work.plan.per_place,
+        progress=work.progress,
+    )  # fmt: skip
+    found = suite.run(work.plan.lengths, parse_arms(work.plan.recall_arms))
+    return recall_section(found, text.name)
+
+
+def memory(work: Work) -> Section:
+    """Plan the bytes of the model's caches by context."""
+    c = work.loaded.model.config
+    totals: dict[str, dict[float, float]] = {}
+    rows = []
+    for name in ("f16", "int8", "k8v4", "q4_0", "q2k", "q2"):
+        spec = kvcore.CacheSpec(format=name, n_kv_heads=c.n_kv_heads, head_dim=c.head_dim)
+        plans = {n: kvcore.plan(spec, layers=c.n_layers, context=n) for n in CONTEXTS}
+        totals[name] = {n: float(p.total) for n, p in plans.items()}
+        rows.append(
+            [name, str(spec.bytes_per_cell), *(f"{p.total / 2**20:.2f}" for p in plans.values())]
+        )
+    columns = ["format", "B/cell", *(f"{n} cells" for n in CONTEXTS)]
+    note = "All layers, overlay, tail and centre included; formats with their recipe."
+    table = Table(title="MiB by context", columns=columns, rows=rows, note=note)
+    picture = Picture(
+        name="memory", title="Memory of all layers' caches by context", svg=plots.memory(totals)
+    )
+    return Section(
+        title="Memory", tables=[table], pictures=[picture], data={"totals": totals},
+    )  # fmt: skip
+
+
+SECTIONS: tuple[Callable[[Work], Section], ...] = (
+    decode_kl,
+    attention_error,
+    sweeps,
+    prompt_kl,
+    recall,
+    memory,
+)
+
+
+def origin(work: Work, command: str) -> dict[str, str]:
+    """Return where every number of a report comes from."""
+    suite = work.suite()
+    config = work.loaded.model.config
+    return {
+        "command": command,
+        "model": f"{config.name}, {config.n_layers} layers, {config.n_heads} query and "
+        f"{config.n_kv_heads} KV heads x {config.head_dim}",
+        "model file": f"{work.loaded.path.name}, sha256 {suite.model_sha256}",
+        "backend": f"{work.backend.name}, {work.backend.device}",
+        "seed": "0 (synthetic queries and facts; everything else is deterministic)",
+        "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
+        "texts": ", ".join(f"{t.name} {t.sha256[:12]}" for t in work.texts(work.plan.texts)),
+    }
