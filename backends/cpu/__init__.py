@@ -45,7 +45,7 @@ class Cpu(Backend):
     def kernel_name(self, op: str, spec: CacheSpec) -> str:
         """Return which code runs for an op."""
         names = {
-            "attention": "numba attend (up to 17 queries or ids), else matrix products",
+            "attention": "numba attend, merge",
             "append": "numba write_groups / write_rows",
             "move": "NumPy indexing",
             "ring_table": "NumPy arithmetic",

@@ -1,6 +1,6 @@
-"""Decode attention: one work item reads a run of cells of one sequence and KV head once.
+"""Attention: one work item reads a run of cells of one sequence and KV head once.
 
-All query heads of the KV head, and all queries of the call, share each dequantized tile.
+All query heads of the KV head, and all queries of the item, share each dequantized tile.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ SCALE, SOFTCAP = 0, 1
 
 WINDOW, LIMIT, USE_IDS = range(3)
 """Columns of ``Queries.options``: overlay window, sliding limit, and a flag."""
+
+UNSEEN, OUTSIDE, INSIDE, MIXED = range(4)
+"""How a query sees a tile: not at all, whole beyond or within its window, or in part."""
 
 _NOTHING = np.float32(-np.inf)
 
@@ -78,35 +81,62 @@ def _list_cells(
     """
     length, limit = np.int64(lengths[t]), options[LIMIT]
     low = max(length - limit, 0) if limit else 0
-    n = 0
+    edge, n = length - options[WINDOW], 0
+    if not options[USE_IDS]:
+        first, end = max(first, low), min(end, length)
+        for cell in range(first, end):
+            cells[cell - first], inside[cell - first] = cell, cell >= edge
+        return max(end - first, 0)
     for i in range(first, end):
-        cell = np.int64(ids[t, i]) if options[USE_IDS] else i
+        cell = np.int64(ids[t, i])
         if low <= cell < length:
             cells[n] = cell
-            inside[n] = cell >= length - options[WINDOW]
+            inside[n] = cell >= edge
             n += 1
     return n
 
 
 @inner()
-def _alike(lengths: Any, t0: Any, t1: Any, first: Any, end: Any, options: Any) -> Any:
-    """Return True if all queries see all of [first, end), or none does, from the same source."""
-    least = most = np.int64(lengths[t0])
-    for t in range(t0 + 1, t1):
-        least, most = min(least, np.int64(lengths[t])), max(most, np.int64(lengths[t]))
-    if least == most:
-        return True
-    window, limit = options[WINDOW], options[LIMIT]
-    if end > least or (limit and first < most - limit):
-        return False
-    return end <= least - window or first >= most - window
+def _view(length: Any, first: Any, end: Any, own: Any, options: Any) -> Any:
+    """Return how a query of `length` cells sees [first, end): UNSEEN, OUTSIDE, INSIDE or MIXED.
+
+    `own` says that all these cells are the call's own, so that the window does not matter.
+    """
+    limit, edge = options[LIMIT], length - options[WINDOW]
+    low = max(length - limit, 0) if limit else 0
+    if length <= first or low >= end:
+        return UNSEEN
+    if length < end or low > first:
+        return MIXED
+    if own or first >= edge:
+        return INSIDE
+    return OUTSIDE if end <= edge else MIXED
+
+
+@inner()
+def _run_end(
+    lengths: Any, t: Any, t1: Any, view: Any, first: Any, end: Any, own: Any, options: Any
+) -> Any:
+    """Return the first query after t that does not read a tile as t does."""
+    n = t + 1
+    while n < t1:
+        same = lengths[n] == lengths[t]
+        if not same and view != MIXED:
+            same = _view(np.int64(lengths[n]), first, end, own, options) == view
+        if not same:
+            break
+        n += 1
+    return n
 
 
 @inner()
 def _keep_held(k: Any, v: Any, how_k: Any, how_v: Any, n: Any) -> Any:
     """Drop the cells that nobody holds; return how many stay, the next rows up to four zeroed."""
-    kept = 0
+    lost = 0
     for i in range(n):
+        lost += 1 if how_k[i] == MISSING or how_v[i] == MISSING else 0
+    kept = 0 if lost else n
+    for i in range(n if lost else 0):
         if how_k[i] == MISSING or how_v[i] == MISSING:
             continue
         if kept < i:
@@ -217,8 +247,17 @@ def attend(
         place[OWN_START] = asked.own_start[b]
         for start in range(items[i, ITEM_FIRST], items[i, ITEM_END], TILE):
             end = min(start + TILE, items[i, ITEM_END])
-            together = _alike(lengths[b], t0, t1, start, end, options)
-            for t in range(t0, t0 + 1 if together else t1):
+            own = start >= place[OWN_START]
+            after = t0
+            while after < t1:
+                t, view = after, MIXED
+                if not options[USE_IDS]:
+                    view = _view(np.int64(lengths[b, t]), start, end, own, options)
+                    after = _run_end(lengths[b], t, t1, view, start, end, own, options)
+                else:
+                    after = t1
+                if view == UNSEEN:
+                    continue
                 n = _list_cells(lengths[b], asked.ids[b], t, start, end, options, cells, inside)
                 for which in range(2 if n else 0):
                     is_k = which == 0
@@ -232,8 +271,7 @@ def attend(
                     )  # fmt: skip
                 n = _keep_held(tile_k, tile_v, how_k, how_v, n)
                 if n:
-                    r0 = (t - t0) * group
-                    r1 = (t1 - t0) * group if together else r0 + group
+                    r0, r1 = (t - t0) * group, (after - t0) * group
                     _absorb(
                         q, tile_k, tile_v, how_k, bias, r0, r1, n, numbers, s, lanes, sums[i],
                         acc[i],

@@ -1,4 +1,4 @@
-"""attention: checked operands to work items, then decode kernels or matrix products."""
+"""attention: checked operands, cut into work items, run on threads, merged in order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from kvcore.operands import AttentionCall
 from kvcore.pool import Pool, State
 from kvcore.spec import MAX_DRAFT
 
-from . import attend, prefill, threads
+from . import attend, threads
 from .attend import Queries
 from .softmax import TILE
 from .store import Stores, open_stores, readable
 
 SPLIT = 1024
-"""Cells of one work item: fixed, so that results do not depend on the number of threads."""
+"""Cells of one work item: fixed, so that results do not depend on the number of threads.
+
+Many queries are work enough for all threads without cutting the context."""
+
+CACHE_BYTES = 262_144
+"""Of queries and sums that one item keeps."""
 
 SERIAL = 3_000_000
 """Multiply-adds below which one thread is faster than waking others."""
@@ -51,10 +56,7 @@ def attention(
     if found.size:
         stores = open_stores(pool, state)
         asked = _queries(call, pool, state)
-        if call.ids is None and steps > MAX_DRAFT:
-            prefill.attend(asked, readable(call.table), stores, found, lse)
-        else:
-            _decode(asked, readable(call.table), stores, found, lse)
+        _run(asked, readable(call.table), stores, found, lse)
     if call.rank == 3:
         found, lse = found[0], lse[0]
     found = operands.put(out, found, "attention")
@@ -101,10 +103,11 @@ def _queries(call: AttentionCall, pool: Pool, state: State | None) -> Queries:
     )
 
 
-def _decode(asked: Queries, table: Array, stores: Stores, out: F32, lse: F32) -> None:
+def _run(asked: Queries, table: Array, stores: Stores, out: F32, lse: F32) -> None:
     heads, group = asked.centre.shape[1], asked.q.shape[2] // asked.centre.shape[1]
-    items, splits = _items(asked, heads)
-    rows = group * (1 if asked.options[attend.USE_IDS] else asked.lengths.shape[1])
+    together = _together(asked, group, out.shape[3])
+    items, splits = _items(asked, heads, together)
+    rows = group * together
     sums = np.empty((len(items), rows, 3), np.float32)
     acc = np.empty((len(items), rows, out.shape[3]), np.float32)
     cells = int((items[:, attend.ITEM_END] - items[:, attend.ITEM_FIRST]).sum())
@@ -117,18 +120,29 @@ def _decode(asked: Queries, table: Array, stores: Stores, out: F32, lse: F32) ->
     attend.merge(items, splits, group, sums, acc, out, lse)
 
 
-def _items(asked: Queries, heads: int) -> tuple[Array, Array]:
+def _together(asked: Queries, group: int, dim_v: int) -> int:
+    """Return how many queries one item serves: what fits the second-level cache."""
+    steps = asked.lengths.shape[1]
+    if asked.options[attend.USE_IDS]:
+        return 1
+    query = 4 * group * (asked.q.shape[3] + dim_v)
+    return int(min(steps, max(CACHE_BYTES // query, MAX_DRAFT)))
+
+
+def _items(asked: Queries, heads: int, together: int) -> tuple[Array, Array]:
     """Return work items i64[n, 6] and where each softmax's items start, i64[m + 1]."""
     batch, steps = asked.lengths.shape
     chosen, limit = bool(asked.options[attend.USE_IDS]), int(asked.options[attend.LIMIT])
     rows, splits = [], [0]
     for b in range(batch):
-        for t0, t1 in [(t, t + 1) for t in range(steps)] if chosen else [(0, steps)]:
+        for t0 in range(0, steps, together):
+            t1 = min(t0 + together, steps)
             sizes = asked.lengths[b, t0:t1]
             low = max(int(sizes.min()) - limit, 0) // TILE * TILE if limit else 0
             low, end = (0, asked.ids.shape[2]) if chosen else (low, int(sizes.max()))
+            split = SPLIT if chosen or steps <= MAX_DRAFT else max(end, 1)
             for h in range(heads):
-                starts = range(low, end, SPLIT) or (0,)
-                rows += [(b, h, t0, t1, s, min(s + SPLIT, end)) for s in starts]
+                starts = range(low, end, split) or (low,)
+                rows += [(b, h, t0, t1, s, min(s + split, end)) for s in starts]
                 splits.append(len(rows))
     return np.array(rows, np.int64), np.array(splits, np.int64)

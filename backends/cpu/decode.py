@@ -31,6 +31,8 @@ from .store import (
 MISSING, BULK, EXACT = 0, 1, 2
 """Where a cell was read from."""
 
+OWN, SLOT, STORED = range(3)
+
 B, HEAD, OWN_START, FRONTIER, RING_LO, CHUNK = range(6)
 """Columns of a place: sequence, head, first own cell, marks of the store, cells of the chunk."""
 
@@ -72,27 +74,34 @@ def floats_of(kind: Any, codes: Any, out: Any) -> None:
 
 
 @inner()
-def levels_of(info: Any, levels: Any, fields: Any, codes: Any, out: Any) -> None:
-    """Write the value of each code of a row, in units of its scale."""
-    kind, bits, group = info[KIND], info[BITS], info[GROUP]
-    if kind == BYTES_KIND and info[UNIFORM]:
-        for d in range(out.size):
-            out[d] = np.float32(np.int8(codes[d]))
-    elif kind == HALVES_KIND and info[UNIFORM]:
-        half, zero = group // 2, np.float32(info[ZERO])
-        for g in range(out.size // group):
+def grid_of(info: Any, codes: Any, scales: Any, out: Any) -> None:
+    """Write code * scale of rows on a uniform grid, packed in bytes or in halves."""
+    group, zero = info[GROUP], np.float32(info[ZERO])
+    half = group // 2
+    for g in range(out.size // group):
+        s = from_half(scales[g])
+        if info[KIND] == BYTES_KIND:
+            whole, to = codes[g * group : (g + 1) * group], out[g * group : (g + 1) * group]
+            for j in range(group):
+                to[j] = np.float32(np.int8(whole[j])) * s
+        else:
             packed, low = codes[g * half : (g + 1) * half], out[g * group : g * group + half]
             high = out[g * group + half : (g + 1) * group]
             for j in range(half):
-                low[j] = np.float32(np.int32(packed[j]) & np.int32(15)) - zero
-                high[j] = np.float32(np.int32(packed[j]) >> np.int32(4)) - zero
-    elif bits == 2:
+                low[j] = (np.float32(np.int32(packed[j]) & np.int32(15)) - zero) * s
+                high[j] = (np.float32(np.int32(packed[j]) >> np.int32(4)) - zero) * s
+
+
+@inner()
+def levels_of(info: Any, levels: Any, fields: Any, codes: Any, out: Any) -> None:
+    """Write the value of each code of rows, in units of its scale."""
+    if info[BITS] == 2 and info[KIND] != HALVES_KIND:
         for i in range(codes.size):
             byte, at = codes[i], np.uint64(i) * _FOUR
             a, b, c, d = fields[byte, 0], fields[byte, 1], fields[byte, 2], fields[byte, 3]
             out[at], out[at + _ONE], out[at + _TWO], out[at + _THREE] = a, b, c, d
     else:
-        _any_levels(kind, bits, group, levels, codes, out)
+        _any_levels(info[KIND], info[BITS], info[GROUP], levels, codes, out)
 
 
 @inner()
@@ -106,6 +115,41 @@ def _any_levels(kind: Any, bits: Any, group: Any, levels: Any, codes: Any, out: 
             at = (d - in_group) // 2 + in_group % (group // 2)
             shift = 4 * (in_group // (group // 2))
         out[d] = levels[(np.int64(codes[at]) >> shift) & mask]
+
+
+@inner(always=True)
+def _source(cell: Any, inside: Any, own_start: Any, frontier: Any, ring_lo: Any, sinks: Any) -> Any:
+    """Return where a query reads a cell: OWN, SLOT or STORED; `inside` is its window's answer."""
+    held = (inside or cell >= frontier) and cell >= ring_lo
+    return OWN if cell >= own_start else (SLOT if cell < sinks or held else STORED)
+
+
+@inner()
+def _decode(
+    info: Any, levels: Any, fields: Any, codes: Any, scales: Any, row: Any, line_at: Any,
+    line: Any, out: Any,
+) -> None:  # fmt: skip
+    """Decode rows that lie one after the other and, if per channel, share their scales."""
+    n, dim = out.shape
+    flat, to = codes.reshape(n * codes.shape[1]), out.reshape(n * dim)
+    if info[KIND] < BYTES_KIND:
+        floats_of(info[KIND], flat, to)
+    elif info[UNIFORM] and not info[PER_CHANNEL]:
+        grid_of(info, flat, scales[row : row + n].reshape(n * scales.shape[1]), to)
+    else:
+        levels_of(info, levels, fields, flat, to)
+        if info[PER_CHANNEL]:
+            for d in range(dim):
+                line[d] = from_half(scales[line_at, d])
+            for i in range(n):
+                for d in range(dim):
+                    out[i, d] = out[i, d] * line[d]
+        else:
+            group = info[GROUP]
+            for i in range(n * dim // group):
+                s = from_half(scales[row + i * group // dim, i % (dim // group)])
+                for j in range(i * group, (i + 1) * group):
+                    to[j] = to[j] * s
 
 
 @inner()
@@ -143,55 +187,48 @@ def load_cells(
     line : f32[D]
         Scratch.
     out : f32[>= n, D]
-        Written; rows of missing cells become 0.
+        Written; rows of missing cells are left alone.
     how : u8[>= n]
         Written: MISSING, BULK or EXACT.
     """
-    heads, head, dim, line_at = info[HEADS], place[HEAD], out.shape[1], np.int64(-1)
-    for i in range(n):
+    heads, head, dim, ring = info[HEADS], place[HEAD], out.shape[1], info[RING]
+    own_start, frontier, ring_lo = place[OWN_START], place[FRONTIER], place[RING_LO]
+    sinks = info[SINKS] if ring else 0
+    ring_lo = ring_lo if ring else own_start  # without a ring no slot holds anything
+    i = 0
+    while i < n:
         cell = cells[i]
-        to = out[i]
-        if cell >= place[OWN_START]:
-            at = (place[B] * place[CHUNK] + cell - place[OWN_START]) * heads + head
+        source = _source(cell, inside[i], own_start, frontier, ring_lo, sinks)
+        how[i] = EXACT
+        if source == OWN:
+            at = (place[B] * place[CHUNK] + cell - own_start) * heads + head
             for d in range(dim):
-                to[d] = own[at, d]
-            how[i] = EXACT
-            continue
-        held = (inside[i] or cell >= place[FRONTIER]) and cell >= place[RING_LO]
-        if info[RING] and (cell < info[SINKS] or held):
-            slot = cell if cell < info[SINKS] else info[SINKS] + cell % info[RING]
+                out[i, d] = own[at, d]
+        elif source == SLOT:
+            slot = cell if cell < sinks else sinks + cell % ring
             at = (place[B] * info[SLOTS] + slot) * heads + head
             for d in range(dim):
-                to[d] = from_half(exact[at, d])
-            how[i] = EXACT
-            continue
-        page, slot = np.int64(table[cell // info[PAGE]]), cell % info[PAGE]
-        if page < 0:
-            for d in range(dim):
-                to[d] = np.float32(0)
-            how[i] = MISSING
-            continue
-        how[i] = BULK
-        row = bulk_row(info, page, head, slot)
-        if info[KIND] < BYTES_KIND:
-            floats_of(info[KIND], codes[row], to)
-            continue
-        levels_of(info, levels, fields, codes[row], to)
-        if info[PER_CHANNEL]:
-            at = line_row(info, page, head, slot)
-            if line_at != at:
-                for d in range(dim):
-                    line[d] = from_half(scales[at, d])
-                line_at = at
-            for d in range(dim):
-                to[d] = to[d] * line[d]
+                out[i, d] = from_half(exact[at, d])
         else:
-            group = info[GROUP]
-            for g in range(dim // group):
-                s = from_half(scales[row, g])
-                part = to[g * group : (g + 1) * group]
-                for d in range(group):
-                    part[d] = part[d] * s
+            page, slot = np.int64(table[cell // info[PAGE]]), cell % info[PAGE]
+            # A run of cells that lie one after the other is decoded at once.
+            end = min(n, i + info[PAGE] - slot, i + 32 - cell % 32)
+            start = i
+            i += 1
+            while i < end and cells[i] == cell + i - start:
+                if _source(cells[i], inside[i], own_start, frontier, ring_lo, sinks) != STORED:
+                    break
+                i += 1
+            for j in range(start, i):
+                how[j] = BULK if page >= 0 else MISSING
+            if page >= 0:
+                row, line_at = bulk_row(info, page, head, slot), line_row(info, page, head, slot)
+                _decode(
+                    info, levels, fields, codes[row : row + i - start], scales, row, line_at, line,
+                    out[start:i],
+                )  # fmt: skip
+            continue
+        i += 1
 
 
 @kernel

@@ -8,6 +8,9 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+PIECES = 4
+"""Pieces of work a thread: enough to even out pieces that take longer."""
+
 
 @functools.cache
 def count() -> int:
@@ -27,22 +30,29 @@ def _workers(pid: int) -> ThreadPoolExecutor:
 
 
 def run(part: Callable[[int, int], None], n: int, parallel: bool = True) -> None:
-    """Call ``part(first, last)`` over [0, n), in equal parts on several threads.
+    """Call ``part(first, last)`` over [0, n) in pieces, on several threads.
 
-    The caller's own thread takes the last part, so that it never waits for a busy pool to start
-    its work. The first exception is raised after every part has ended.
+    The caller works too and never waits for a busy pool: workers that have not started when no
+    piece is left are called off. The first exception is raised after every piece has ended.
     """
-    parts = min(count(), n) if parallel else 1
-    if parts <= 1:
+    helpers = min(count(), n) - 1 if parallel else 0
+    if helpers < 1:
         part(0, n)
         return
-    edges = [n * i // parts for i in range(parts + 1)]
+    pieces = min(n, PIECES * (helpers + 1))
+    edges = [n * i // pieces for i in range(pieces + 1)]
+    turn = itertools.count()
+
+    def work() -> None:
+        while (i := next(turn)) < pieces:
+            part(edges[i], edges[i + 1])
+
     pool = _workers(os.getpid())
-    waiting = [pool.submit(part, a, b) for a, b in itertools.pairwise(edges[:-1])]
+    waiting = [pool.submit(work) for _ in range(helpers)]
     try:
-        part(edges[-2], edges[-1])
+        work()
     finally:
-        errors = [f.exception() for f in waiting]
+        errors = [f.exception() for f in waiting if not f.cancel()]
     for error in errors:
         if error is not None:
             raise error
