@@ -24,6 +24,24 @@ KC_FN f32 read_value(const i32 s, const i32 where, const i64 row, const i64 line
     return 0.0f;
 }
 
+/* softcap * tanh(s / softcap), a NaN passing through. */
+KC_FN f32 capped(const f32 s, const f32 softcap)
+{
+    const f32 x = kc_div(s, softcap);
+    const f32 e = kc_exp(-2.0f * kc_abs(x));
+    const f32 y = softcap * kc_div(1.0f - e, 1.0f + e);
+    return x < 0.0f ? -y : (x >= 0.0f ? y : x);
+}
+
+/* Which query head and dimension a lane's i-th sum belongs to. */
+#if V_DIM % 64
+#define ROW_OF(i) (((i) * 64 + lane) / V_DIM)
+#define DIM_OF(i) (((i) * 64 + lane) % V_DIM)
+#else
+#define ROW_OF(i) ((i) * 64 / V_DIM)
+#define DIM_OF(i) ((i) * 64 % V_DIM + lane)
+#endif
+
 KC_ENTRY(split)
 {
     const i32 chunk = gx % N_CHUNKS, head = gx / N_CHUNKS % n_heads;
@@ -102,66 +120,57 @@ KC_ENTRY(split)
             place[3 * TILE + lane] = v_line;
         }
         KC_BARRIER();
-        for (i32 i = lane; i < TILE * K_DIM; i += 64) {
-            const i32 c = i / K_DIM, d = i % K_DIM;
-            f32 x = read_value(0, where[c], place[c], place[2 * TILE + c], head, d, n_heads, own_k,
-                               k_slots, k_codes, k_scales);
-            if (CENTRE && where[c] == BULK)
-                x = x + kc_h2f(centre[((i64)b * n_heads + head) * K_DIM + d]);
-            tile[i] = x;
+        for (i32 c = 0; c < TILE; c++) {
+            for (i32 d = lane; d < K_DIM; d += 64) {
+                f32 x = read_value(0, where[c], place[c], place[2 * TILE + c], head, d, n_heads,
+                                   own_k, k_slots, k_codes, k_scales);
+                if (CENTRE && where[c] == BULK)
+                    x = x + kc_h2f(centre[((i64)b * n_heads + head) * K_DIM + d]);
+                tile[d * (TILE + 1) + c] = x; /* by dimension, padded: lanes take cells next */
+            }
         }
         KC_BARRIER();
         for (i32 i = lane; i < mine * TILE; i += 64) {
             const i32 r = i / TILE, c = i % TILE;
-            f32 s = LOWEST;
-            if (where[c] != MASKED) {
-                KC_GLOBAL const f32 *query =
-                    q + (((i64)b * n_tokens + t) * n_queries + first_query + r) * K_DIM;
-                f32 dot = 0.0f;
-                for (i32 d = 0; d < K_DIM; d++)
-                    dot = dot + query[d] * tile[c * K_DIM + d];
-                s = dot * scale;
-                if (softcap > 0.0f) {
-                    const f32 x = kc_div(s, softcap);
-                    const f32 e = kc_exp(-2.0f * kc_abs(x));
-                    const f32 y = softcap * kc_div(1.0f - e, 1.0f + e);
-                    s = x < 0.0f ? -y : (x >= 0.0f ? y : x);
-                }
-            }
-            weights[i] = s;
+            KC_GLOBAL const f32 *query =
+                q + (((i64)b * n_tokens + t) * n_queries + first_query + r) * K_DIM;
+            f32 dot = 0.0f;
+            for (i32 d = 0; d < K_DIM; d++)
+                dot = dot + query[d] * tile[d * (TILE + 1) + c];
+            const f32 s = softcap > 0.0f ? capped(dot * scale, softcap) : dot * scale;
+            weights[i] = where[c] != MASKED ? s : LOWEST;
         }
         KC_BARRIER();
         if (lane < mine) {
             f32 top = m;
             for (i32 c = 0; c < TILE; c++)
                 top = kc_max(top, weights[lane * TILE + c]);
-            const f32 shrink = kc_exp(m - top);
-            f32 total = 0.0f;
-            for (i32 c = 0; c < TILE; c++) {
-                const f32 p = where[c] != MASKED ? kc_exp(weights[lane * TILE + c] - top) : 0.0f;
-                weights[lane * TILE + c] = p;
-                total = total + p;
-            }
-            l = l * shrink + total;
+            tops[lane] = top;
+            shrinks[lane] = kc_exp(m - top);
             m = top;
-            shrinks[lane] = shrink;
         }
         KC_BARRIER();
-        for (i32 i = lane; i < TILE * V_DIM; i += 64) {
-            const i32 c = i / V_DIM, d = i % V_DIM;
-            tile[i] = read_value(1, where[TILE + c], place[TILE + c], place[3 * TILE + c], head, d,
-                                 n_heads, own_v, v_slots, v_codes, v_scales);
-        }
+        for (i32 i = lane; i < mine * TILE; i += 64)
+            weights[i] = where[i % TILE] != MASKED ? kc_exp(weights[i] - tops[i / TILE]) : 0.0f;
+        for (i32 c = 0; c < TILE; c++)
+            for (i32 d = lane; d < V_DIM; d += 64)
+                tile[c * V_DIM + d] =
+                    read_value(1, where[TILE + c], place[TILE + c], place[3 * TILE + c], head, d,
+                               n_heads, own_v, v_slots, v_codes, v_scales);
         KC_BARRIER();
+        if (lane < mine) {
+            f32 total = 0.0f;
+            for (i32 c = 0; c < TILE; c++)
+                total = total + weights[lane * TILE + c];
+            l = l * shrinks[lane] + total;
+        }
         KC_UNROLL
         for (i32 i = 0; i < N_ACC; i++) {
-            const i32 item = i * 64 + lane;
-            if (item < mine * V_DIM) {
-                const i32 r = item / V_DIM, d = item % V_DIM;
-                f32 sum = acc[i] * shrinks[r];
+            if (ROW_OF(i) < mine) {
+                f32 sum = acc[i] * shrinks[ROW_OF(i)];
                 for (i32 c = 0; c < TILE; c++)
                     if (where[c] != MASKED)
-                        sum = sum + weights[r * TILE + c] * tile[c * V_DIM + d];
+                        sum = sum + weights[ROW_OF(i) * TILE + c] * tile[c * V_DIM + DIM_OF(i)];
                 acc[i] = sum;
             }
         }
@@ -169,9 +178,8 @@ KC_ENTRY(split)
     const i64 at = (((i64)b * n_tokens + t) * n_splits + part) * n_queries + first_query;
     KC_UNROLL
     for (i32 i = 0; i < N_ACC; i++) {
-        const i32 item = i * 64 + lane;
-        if (item < mine * V_DIM)
-            partial[at * V_DIM + item] = acc[i];
+        if (ROW_OF(i) < mine)
+            partial[at * V_DIM + i * 64 + lane] = acc[i];
     }
     if (lane < mine) {
         sums[(at + lane) * 2] = m;

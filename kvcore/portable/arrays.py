@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ class DeviceArray:
     @property
     def size(self) -> int:
         """Number of values."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -57,10 +58,10 @@ class DeviceArray:
         """Return the same memory under another shape of the same size."""
         wanted = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         if -1 in wanted:
-            known = -int(np.prod(wanted, dtype=np.int64))
+            known = -math.prod(wanted)
             rest = self.size // known if known else 0
             wanted = tuple(rest if n == -1 else n for n in wanted)
-        if int(np.prod(wanted, dtype=np.int64)) != self.size:
+        if math.prod(wanted) != self.size:
             raise ShapeError(message("reshape", "size", got=wanted, expected=self.shape))
         return DeviceArray(self.device, self.buffer, wanted, self.dtype)
 
@@ -147,7 +148,7 @@ class PortableArrays:
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
         """Return a fresh array, content undefined."""
-        n = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        n = math.prod(shape) * np.dtype(dtype).itemsize
         return DeviceArray(self._device, self._device.alloc(n), tuple(shape), dtype)
 
     def upload(self, a: Array) -> DeviceArray:

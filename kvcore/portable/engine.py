@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -150,7 +151,7 @@ class Engine:
         """Return memory for one call: the scratch's if there is one."""
         if scratch is None:
             return self.arrays.empty(shape, dtype)
-        kept = scratch.take(name, int(np.prod(shape, dtype=np.int64)), dtype)
+        kept = scratch.take(name, math.prod(shape), dtype)
         return DeviceArray(self.device, kept.buffer, shape, dtype)
 
     def host(self, array: Any) -> Array:

@@ -228,9 +228,10 @@ def attention_recipe(layout: Layout, centred: bool, group_heads: int) -> Recipe:
         ),
         locals=(
             Local("place", "i64", 4 * shape.tile),
-            Local("tile", "f32", shape.tile * widest),
+            Local("tile", "f32", (shape.tile + 1) * widest),
             Local("weights", "f32", shape.heads * shape.tile),
             Local("shrinks", "f32", shape.heads),
+            Local("tops", "f32", shape.heads),
             Local("where", "i32", 2 * shape.tile),
         ),
     )  # fmt: skip
