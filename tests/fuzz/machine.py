@@ -314,6 +314,7 @@ class CacheMachine(RuleBasedStateMachine):
             out = attended(cache, q, **more)
             assert not misses(cache, q[-1], *rows, out[-1]), name
 
+    @precondition(lambda self: self.kind in ("resident", "batch"))
     @rule(i=st.integers(0, 3))
     def gather(self, i: int) -> None:
         """The bulk's cells, through the op, are the same float16 on every backend."""
