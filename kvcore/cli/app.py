@@ -81,7 +81,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = command.main(args=given, prog_name="kvcore", standalone_mode=False)
         sys.stdout.flush()
     except _USAGE as error:
-        return _fail(f"{error.format_message()} (see {_help_of(error)})", 2)
+        what = error.format_message() or "a subcommand is missing"
+        return _fail(f"{what} (see {_help_of(error)})", 2)
     except _CLICK as error:
         return _fail(error.format_message(), 1)
     except (typer.Abort, KeyboardInterrupt):
