@@ -1,0 +1,264 @@
+"""One layer of a KVCoreCache: a kvcore cache per sequence, attended where it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers.cache_utils import CacheLayerMixin
+
+import kvcore
+from kvcore.cache import KVCache
+from kvcore.errors import RangeError, ShapeError, UnsupportedError, message
+from kvcore.spec import MAX_DRAFT
+from kvcore.torch import as_array, as_tensor
+
+Bools = npt.NDArray[np.bool_]
+HANDLE = "_kvcore_layer"
+
+_GROWS_TO = 1 << 24
+_FIX = "call kvcore.transformers.prepare(model) before"
+
+
+class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
+    """The caches of one layer, one per sequence of the batch.
+
+    Parameters
+    ----------
+    spec : CacheSpec, Format or str
+        A format takes heads and head size from the first keys.
+    backend : Backend
+    capacity : int, optional
+        Cells a sequence, taken at once; without it pages are taken as cells arrive.
+    """
+
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+
+    def __init__(self, spec: Any, backend: Any, capacity: int | None = None) -> None:
+        super().__init__()
+        self._spec, self._backend, self._capacity = spec, backend, capacity
+        self.rows: list[KVCache] = []
+        self.record_past = False
+        self._seen: list[Bools] = []
+        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences; -1 before the first keys."""
+        return len(self.rows) or -1
+
+    @property
+    def waits(self) -> bool:
+        """True if keys came in and the attention function was never called on them."""
+        return self._pending is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all sequences (pages that beams share are counted for each)."""
+        return sum(row.nbytes for row in self.rows)
+
+    # -- what transformers calls ------------------------------------------------------------
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Make the caches from the first keys [B, H, T, D]."""
+        batch, heads, _, dim = key_states.shape
+        spec = self._spec
+        if not isinstance(spec, kvcore.CacheSpec):
+            spec = kvcore.CacheSpec(
+                format=spec, n_kv_heads=heads, head_dim=dim, head_dim_v=value_states.shape[-1]
+            )
+        self._check(spec, key_states, value_states)
+        self._backend.require(spec)
+        capacity = self._capacity or _GROWS_TO
+        reserve = None if self._capacity else 0
+        self.rows = [KVCache(self._backend, spec, capacity, reserve=reserve) for _ in range(batch)]
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take new keys and values [B, H, T, D]; the attention function stores and reads them."""
+        if self._pending is not None:
+            raise wrong_attention()
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        spec = self.rows[0].spec
+        self._check(spec, key_states, value_states)
+        if key_states.shape[0] != len(self.rows):
+            raise ShapeError(
+                message("cache", "batch", got=key_states.shape[0], expected=len(self.rows))
+            )
+        self._pending = (key_states, value_states)
+        handle = key_states.view_as(key_states)  # a tensor of our own to hang the layer on
+        setattr(handle, HANDLE, self)
+        return handle, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the columns of a mask, and the first one's position."""
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Return the columns seen, padding included."""
+        return sum(seen.shape[1] for seen in self._seen)
+
+    def get_max_length(self) -> int:
+        """Return the capacity, or -1 if it grows."""
+        return self._capacity or -1
+
+    def activate_past_recording(self) -> None:
+        """Keep short appends as drafts until the next :meth:`crop`, so that they leave no trace."""
+        self.record_past = True
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Drop the last ``-tokens_to_remove`` columns and make the rest final."""
+        n = -int(tokens_to_remove)
+        if n < 0 or n > self.get_seq_length():
+            expected = f"{-self.get_seq_length()} to 0, the negative number of tokens to drop"
+            raise RangeError(message("crop", "tokens_to_remove", got=-n, expected=expected))
+        dropped = np.zeros(len(self.rows), np.int64)
+        while n:
+            last = self._seen.pop()
+            if last.shape[1] > n:
+                self._seen.append(last[:, :-n])
+                last = last[:, -n:]
+            dropped += last.sum(1)
+            n -= last.shape[1]
+        for row, k in zip(self.rows, dropped, strict=True):
+            row.truncate(len(row) - int(k))
+            row.commit(len(row))
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.rows, self._seen, self._pending = [], [], None
+        self.is_initialized = False
+
+    def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
+        """Continue each beam from the one it came from; beams of one parent share its pages."""
+        self._select(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every sequence."""
+        self._select([i for i in range(len(self.rows)) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep some sequences; a mask of booleans selects as well."""
+        chosen = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
+        self._select(chosen.tolist())
+
+    def fork(self) -> KVCoreLayer:
+        """Return a copy that shares full pages until either is written."""
+        twin = KVCoreLayer(self._spec, self._backend, self._capacity)
+        twin.__dict__.update(self.__dict__)
+        twin._seen = list(self._seen)
+        self._settle()
+        twin.rows = [row.fork() for row in self.rows]
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KVCoreLayer:
+        return self.fork()
+
+    # -- what the attention function calls ----------------------------------------------------
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        valid: Bools | None,
+        *,
+        scale: float | None,
+        window: int | None,
+        softcap: float | None,
+    ) -> torch.Tensor:
+        """Store the pending cells and attend from query [B, Q, T, D]; returns [B, T, Q, Dv].
+
+        Parameters
+        ----------
+        query : Tensor
+        valid : bool[B, T] or None
+            Which of the new columns are tokens; None: all. Padding is not stored.
+        scale, softcap : float, optional
+        window : int, optional
+            Of a sliding-window layer, in cells.
+        """
+        if self._pending is None:
+            raise ShapeError("[attention] no keys are pending: got a second call, expected one")
+        (keys, values), self._pending = self._pending, None
+        batch, _, count, _ = keys.shape
+        if valid is None:
+            valid = np.ones((batch, count), np.bool_)
+        self._seen.append(valid)
+        out = torch.zeros(
+            (batch, count, query.shape[1], values.shape[-1]), dtype=query.dtype, device=self.device
+        )
+        options = {"scale": scale, "window": window, "softcap": softcap}
+        for b, row in enumerate(self.rows):
+            k, v, q = (x[b].transpose(0, 1) for x in (keys, values, query))
+            if not valid[b].all():
+                here = torch.from_numpy(valid[b]).to(self.device)
+                k, v, q = k[here], v[here], q[here]
+                if len(k):
+                    out[b, here] = self._row(row, k, v, q, options)
+            else:
+                out[b] = self._row(row, k, v, q, options)
+        return out
+
+    def _row(
+        self,
+        row: KVCache,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        q: torch.Tensor,
+        options: dict[str, Any],
+    ) -> torch.Tensor:
+        """Store and attend for one sequence: [T, Q, Dv]."""
+        count, past = len(k), len(row)
+        keys, values = as_array(k), as_array(v)
+        drafts = self.record_past and past > 0 and count <= MAX_DRAFT
+        if len(row) > row.committed and (
+            not drafts or len(row) - row.committed + count > MAX_DRAFT
+        ):
+            row.commit(len(row))
+        row.append(keys, values, draft=drafts)
+        # A prompt reads its own cells exactly; decode steps and short verify windows read what
+        # is stored, so that speculation gives the tokens of plain decoding.
+        own = {"k": keys, "v": values} if count > MAX_DRAFT or not past else {}
+        return as_tensor(row.attend(as_array(q), **own, **options)).to(q.dtype)
+
+    def _select(self, indices: Sequence[int]) -> None:
+        self._settle()
+        used: set[int] = set()
+        rows = []
+        for i in indices:
+            rows.append(self.rows[i].fork() if i in used else self.rows[i])
+            used.add(i)
+        self.rows = rows
+        self._seen = [seen[list(indices)] for seen in self._seen]
+
+    def _settle(self) -> None:
+        for row in self.rows:
+            row.commit(len(row))
+
+    def _check(self, spec: kvcore.CacheSpec, k: torch.Tensor, v: torch.Tensor) -> None:
+        got = (k.shape[1], k.shape[-1], v.shape[-1])
+        expected = (spec.n_kv_heads, spec.head_dim, spec.head_dim_v)
+        if got != expected:
+            what = "the model's KV heads and head sizes"
+            raise ShapeError(message("cache", what, got=got, expected=expected))
+
+
+def wrong_attention() -> UnsupportedError:
+    """Return the error for a model whose attention does not read packed caches."""
+    return UnsupportedError(
+        message(
+            "KVCoreCache",
+            "the model's attention does not read packed caches",
+            got="another attention implementation",
+            expected="'kvcore'",
+            fix=_FIX,
+        )
+    )
