@@ -26,7 +26,13 @@ PROMPT = (
     "The lighthouse keeper wrote every evening what the sea had brought: planks, a bottle, once a "
     "whole piano. In the spring of that year he began to number the waves, and by autumn he had "
     "found that every seventh one came back with something that it had taken from another shore. "
-    "He told nobody but the gulls, who already knew."
+    "He told nobody but the gulls, who already knew. When the supply boat came in October the "
+    "mate asked him why the lamp had burned at noon. He said that a lamp does not choose its hour, "
+    "and that noon over the reef had been as dark as a cellar since the second week of September. "
+    "The mate looked at the reef, which lay in plain sunlight, and wrote down: lamp in good order. "
+    "That night the keeper opened the bottle. There was no letter in it, only a little water that "
+    "tasted of another sea, and a thread of red wool such as mothers tie around a wrist. He put it "
+    "in the book between two pages of numbers, and the next morning the piano was gone."
 )
 
 
