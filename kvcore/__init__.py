@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kvcore.backend import Availability, Backend
     from kvcore.cache import KVCache
     from kvcore.cache_spec import CacheSpec
+    from kvcore.conformance import check
     from kvcore.dispatch import backends, explain, fallback_counts, get_backend
     from kvcore.layout import Layout, StateLayout
     from kvcore.memory_plan import plan
@@ -88,6 +89,7 @@ __all__ = [
     "StateLayout",
     "UnsupportedError",
     "backends",
+    "check",
     "explain",
     "fallback_counts",
     "format",
