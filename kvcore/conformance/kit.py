@@ -17,6 +17,7 @@ from kvcore.conformance.read_cases import read_cases
 from kvcore.conformance.refusal_cases import refusal_cases
 from kvcore.conformance.report import Outcome, Report, Status
 from kvcore.conformance.twin import Bench
+from kvcore.dispatch import get_backend
 from kvcore.errors import FormatError, UnsupportedError, message
 from kvcore.formats import get as get_format
 from kvcore.formats import names as format_names
@@ -53,7 +54,7 @@ def all_cases(names: Iterable[str | Format], pairs: bool) -> Iterator[Case]:
 
 
 def check(
-    backend: Backend,
+    backend: Backend | str,
     ops: Iterable[str] | None = None,
     formats: Iterable[str | Format] | None = None,
     progress: Progress | None = None,
@@ -64,8 +65,8 @@ def check(
 
     Parameters
     ----------
-    backend : Backend
-        Opened; in the tree or out of it.
+    backend : Backend or str
+        In the tree or out of it; a name is opened first.
     ops : iterable of str, optional
         Only these ops.
     formats : iterable of str or Format, optional
@@ -87,11 +88,15 @@ def check(
 
     Raises
     ------
+    BackendUnavailable
+        If a named backend cannot run here.
     LinkError
         If the backend's table differs from the declared ops.
     FormatError
         If an op or a format is unknown.
     """
+    if isinstance(backend, str):
+        backend = get_backend(backend)
     link(type(backend))
     wanted = None if ops is None else set(ops)
     if wanted is not None and wanted - declared().keys():

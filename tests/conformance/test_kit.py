@@ -12,7 +12,7 @@ import kvcore
 from kvcore import codecs, ops
 from kvcore.conformance import Status
 from kvcore.conformance.kit import all_cases
-from kvcore.errors import FormatError, LinkError, UnsupportedError
+from kvcore.errors import BackendUnavailable, FormatError, LinkError, UnsupportedError
 from kvcore.reference import Reference
 from tests.toy_backends import reference_of, toy
 
@@ -130,7 +130,7 @@ def test_a_case_draws_the_same_values_alone_and_among_others():
 
 
 def test_the_report_is_plain_data_too():
-    report = kvcore.check(Reference(), ops=["ring_table", "move"], formats=["f16"], quick=True)
+    report = kvcore.check("reference", ops=["ring_table", "move"], formats=["f16"], quick=True)
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["ok"] is True
     assert plain["backend"] == "reference"
@@ -158,6 +158,8 @@ def test_nothing_run_is_not_ok():
 def test_unknown_names_are_refused():
     with pytest.raises(FormatError, match=r"\[check\] unknown op: got \['gathr'\]"):
         kvcore.check(Reference(), ops=["gathr"])
+    with pytest.raises(BackendUnavailable, match="unknown backend: got 'abbacus'"):
+        kvcore.check("abbacus")
     with pytest.raises(FormatError, match="unknown format: got 'q9'"):
         kvcore.check(Reference(), formats=["q9"])
 
