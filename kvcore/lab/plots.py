@@ -98,9 +98,10 @@ def lines(
             axes.set_xscale("symlog", base=2, linthresh=min(t for t in ticks if t > 0))
         if log_y:
             axes.set_yscale("log")
+            _plain_log(axes)
         if ticks:
             axes.set_xticks(list(ticks), [f"{t:g}" for t in ticks])
-            axes.minorticks_off()
+            axes.xaxis.minorticks_off()
         axes.set_xlabel(x)
         axes.set_ylabel(y)
         axes.legend()
@@ -113,14 +114,16 @@ def errors_by_layer(errors: Mapping[str, Sequence[float]], layers: Sequence[str]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        for i, (arm, values) in enumerate(errors.items()):
+        formats = list(dict.fromkeys(arm.partition(":")[0] for arm in errors))
+        for arm, values in errors.items():
+            i = formats.index(arm.partition(":")[0])
             axes.plot(
-                range(len(layers)), [100 * v for v in values], marker=MARKERS[i % len(MARKERS)],
-                markersize=5, color=COLOURS[i % len(COLOURS)], label=arm,
-                linestyle="-" if i < len(COLOURS) else "--",
+                range(len(layers)), [100 * v for v in values], label=arm, markersize=5,
+                marker=MARKERS[i % len(MARKERS)], color=COLOURS[i % len(COLOURS)],
+                linestyle="--" if ":" in arm else "-",
             )  # fmt: skip
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+        _plain_log(axes)
         axes.set_xticks(range(len(layers)), layers)
         axes.set_ylabel("relative RMS error, %")
         axes.set_xlabel("layer")
@@ -168,16 +171,28 @@ def frontier(points: Mapping[str, tuple[float, float]], exact: tuple[str, float]
     return drawn(draw, width=9.5, height=6.2)
 
 
+def _plain_log(axes: Any) -> None:
+    """Label a logarithmic y axis with plain numbers: 1, 2 and 5, or decades if there are many."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    low, high = axes.get_ylim()
+    subs = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _label(axes: Any, points: Mapping[str, tuple[float, float]], span: float) -> None:
     """Write names right of their points, moved up where two of one column would overlap."""
     step = span / 34
-    placed: list[tuple[float, float]] = []
+    placed: list[tuple[float, float, int]] = []
     for name, (size, kl) in sorted(points.items(), key=lambda p: (p[1][0], p[1][1])):
         height = math.log(kl)
-        near = [h for s, h in placed if abs(math.log2(s / size)) < 0.45]
+        # Names start right of their points; one of n letters is about 0.03 n octaves long.
+        near = [h for s, h, n in placed if 0 <= math.log2(size / s) < 0.05 + 0.03 * n]
         while any(abs(h - height) < step * 0.98 for h in near):
             height += step / 4
-        placed.append((size, height))
+        placed.append((size, height, len(name)))
         axes.annotate(
             name, (size, kl), xytext=(size * 1.035, math.exp(height)), fontsize=8,
             va="center", color="#30343a", annotation_clip=False,

@@ -224,7 +224,7 @@ def sweeps(work: Work) -> Section:
         for what in series
     ]  # fmt: skip
     findings = [
-        f"{axis[what].capitalize()}: the best for {label} is {min(v, key=lambda x: v[x]):g}."
+        f"By {axis[what]}: the best for {label} is {min(v, key=lambda x: v[x]):g}."
         for what in series
         for label, v in kl[what].items()
     ]
