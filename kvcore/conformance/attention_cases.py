@@ -30,7 +30,7 @@ class Ask:
     batch: int = 1
     heads_dims: tuple[int, int] = (96, 64)
     page_size: int = 32
-    choose: str = "all"  # all, some, none, masked, absent, lengths
+    choose: str = "all"  # all, some, none, masked, absent, lengths, edges, late
     own: bool = False
     options: tuple[tuple[str, Any], ...] = ()
     state: tuple[tuple[str, Any], ...] | None = None
@@ -54,14 +54,25 @@ OVERLAY = (("sinks", 3), ("window", 20))
 CENTRED = (*OVERLAY, ("centre", "auto"))
 DRAFTS = (Add(n=75), Add(n=9, draft=True), Commit(n=2), Cut(n=81))
 
+EDGES = (1, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 513, 1023, 1024, 1025)
+"""Lengths around the tiles that a kernel may work in."""
+
 ASKS = (
     Ask(title="ratio 4, verify window", tokens=5, quick=True),
     Ask(title="ratio 1", ratio=1, steps=(Add(n=33),)),
     Ask(title="ratio 7, batch", ratio=7, batch=3, tokens=2, steps=(Add(n=65),), page_size=4),
     Ask(title="ratio 12, chosen cells", ratio=12, tokens=2, choose="some", quick=True),
     Ask(title="Dk 576 and Dv 512", heads_dims=(576, 512), steps=(Add(n=40),)),
-    Ask(title="head size 256, 1025 cells", heads_dims=(256, 256), steps=(Add(n=1025),)),
-    Ask(title="1 cell", steps=(Add(n=1),)),
+    Ask(
+        title="lengths around every tile",
+        ratio=1,
+        heads_dims=(64, 64),
+        steps=(Add(n=1025),),
+        tokens=len(EDGES),
+        choose="edges",
+    ),
+    Ask(title="cells after many that are masked", tokens=len(EDGES), choose="late"),
+    Ask(title="head size 256, 1 cell", heads_dims=(256, 256), steps=(Add(n=1),)),
     Ask(title="length per query, zero lengths", tokens=4, batch=2, choose="lengths", quick=True),
     Ask(title="no cell chosen", choose="masked", tokens=2, quick=True),
     Ask(title="an empty list of cells", choose="none"),
@@ -112,6 +123,13 @@ def _operands(
         ids = rng.integers(-1, np.maximum(per_query, 1)[..., None], (b, t, n), np.int32)
         ids[:, :, : n // 3] = -1
         ids[:, :, n // 3 + 1] = ids[:, :, n // 3 + 2] = 0
+        more["ids"] = ids
+    elif ask.choose == "edges":
+        lengths = np.tile(np.asarray(EDGES, np.int32), (b, 1))
+    elif ask.choose == "late":
+        ids = np.full((b, t, max(EDGES) + 4), -1, np.int32)
+        for i, masked in enumerate(EDGES):
+            ids[:, i, masked : masked + 4] = (0, 9, 2, 5)
         more["ids"] = ids
     elif ask.choose in ("masked", "none"):
         more["ids"] = np.full((b, t, 40 if ask.choose == "masked" else 0), -1, np.int32)
