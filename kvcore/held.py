@@ -19,7 +19,7 @@ from kvcore.pool import Pool, State
 
 if TYPE_CHECKING:
     from kvcore.backend import Backend
-    from kvcore.snapshot import Image
+    from kvcore.snapshot_image import Image
 
 T = TypeVar("T", bound="Held")
 

@@ -26,7 +26,7 @@ from kvcore.spec import GROUP_CELLS, MAX_DRAFT
 
 if TYPE_CHECKING:
     from kvcore.backend import Backend
-    from kvcore.snapshot import Image
+    from kvcore.snapshot_image import Image
 
 
 class StreamedCache(KVCache):

@@ -18,7 +18,8 @@ from kvcore.lab.dump_file import read_dump
 from kvcore.lab.errors import DataFileError
 from kvcore.marks import fault
 from kvcore.reference import Reference
-from kvcore.snapshot import load_new, read
+from kvcore.snapshot import load_new
+from kvcore.snapshot_image import read
 
 CORPUS = Path(__file__).parent / "corpus"
 MOST_CELLS = 4096

@@ -13,7 +13,8 @@ import kvcore
 from kvcore.backend import Backend
 from kvcore.container import pack, unpack
 from kvcore.errors import FormatError
-from kvcore.snapshot import load_into, load_new, read, write
+from kvcore.snapshot import load_into, load_new
+from kvcore.snapshot_image import read, write
 from tests.state.world import (
     FORMATS,
     HEADS,

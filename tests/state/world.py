@@ -11,7 +11,8 @@ from kvcore import CacheSpec, KVCache
 from kvcore.backend import Backend
 from kvcore.bounds import attention_bound, gamma
 from kvcore.numerics import F32, Array
-from kvcore.snapshot import Image, capture
+from kvcore.snapshot import capture
+from kvcore.snapshot_image import Image
 from tests.state.model import hadamard
 
 HEADS, DIM, QUERIES = 2, 64, 4
