@@ -66,6 +66,10 @@ KC_ENTRY(plan)
         previous = lasts[i];
         total += counted[i];
     }
+    if (begin < 0 || begin / page_size > n_pages_each) {
+        bad = 1;
+        begin = 0;
+    }
     for (i32 t = from; t < to; t++) {
         const i32 cell = at[t];
         if (cell == -1)
