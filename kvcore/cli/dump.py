@@ -48,6 +48,7 @@ def run(
     from kvcore.lab.dump_file import read_dump
     from kvcore.lab.texts import text as find_text
 
+    chosen = numbers("--layers", layers)
     if not check:
         with live.progress() as report:
             loaded = load_model(model, gguf, report)
@@ -57,7 +58,7 @@ def run(
                 file,
                 n_cells=cells,
                 n_queries=queries,
-                layers=numbers("--layers", layers),
+                layers=chosen,
                 progress=report,
             )
     meta = read_dump(file).meta

@@ -191,6 +191,53 @@ def _run_kl(
     return make(runs, sizes, chosen)
 
 
+@app.command(name="recall", epilog=f"Example: {EXAMPLES['recall']}")
+def recall(
+    model: ModelName = "smollm2",
+    gguf: GgufFile = None,
+    arm: Arms = None,
+    text: Annotated[
+        str, typer.Option("--text", help="What the documents are made of: a name or a file.")
+    ] = "doc-statements",
+    lengths: Annotated[
+        str, typer.Option("--lengths", help="Document lengths in tokens.")
+    ] = "512,1536",
+    facts_per_place: Annotated[
+        int, typer.Option("--facts", min=1, max=3, help="Facts of each kind at every depth.")
+    ] = 2,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of keys, codes and words.")] = 0,
+    backend: BackendName = None,
+    resume: Resume = None,
+    json: Json = False,
+) -> int:
+    """Ask for codes and word lists hidden in a document, float16 beside every arm."""
+    sizes = numbers("--lengths", lengths) or []
+    require_lab("eval recall")
+    from kvcore.lab import texts as library
+    from kvcore.lab.arms import parse_arms
+    from kvcore.lab.journal import Journal
+    from kvcore.lab.recall_suite import RecallSuite
+    from kvcore.lab.recall_tables import recall_section
+    from kvcore.lab.report_plan import QUICK
+
+    arms = parse_arms(arm or list(QUICK.recall_arms))
+    with live.progress() as report:
+        loaded = load_model(model, gguf, report)
+        body = library.text(text, loaded.metadata)
+        suite = RecallSuite(
+            loaded,
+            kvcore.get_backend(backend),
+            Journal(resume),
+            body,
+            per_place=facts_per_place,
+            seed=seed,
+            progress=report,
+        )
+        section = recall_section(suite.run(sizes, arms), body.name)
+    show.as_json(facts(section)) if json else print_section(section)
+    return 0
+
+
 def _compare(files: list[Path], json: bool) -> int:
     if len(files) != 2:
         raise typer.BadParameter(f"two files of logits: got {len(files)}, expected 2")

@@ -28,7 +28,7 @@ def pieces(pattern: str, n: int) -> Iterator[tuple[int, int]]:
     n : int
         Cells in all.
     """
-    first = {"one-shot": n, "3-cell windows": n // 2, "100-cell chunks": min(_CHUNK, n)}
+    first = {"one-shot": n, "3-cell windows": max(n // 2, 1), "100-cell chunks": min(_CHUNK, n)}
     step = {"one-shot": n, "3-cell windows": _VERIFY, "100-cell chunks": _CHUNK}
     start, size = 0, first.get(pattern, max(n // 2 - 7, 1))
     while start < n:
