@@ -7,7 +7,7 @@ from dataclasses import asdict
 import kvcore
 from kvcore.cli import show
 from kvcore.cli.options import Json
-from kvcore.dispatch import NEVER_CHOSEN
+from kvcore.dispatch import NEVER_CHOSEN, BackendInfo
 from kvcore.errors import BackendUnavailable
 
 NAME = "backends"
@@ -24,20 +24,27 @@ def run(json: Json = False) -> int:
     if json:
         show.as_json({"chosen": chosen, "backends": [asdict(row) for row in rows]})
     else:
-        show.table(
-            ("backend", "here", "device or reason", "version"),
-            (
-                (
-                    row.name + (" *" if row.name == chosen else ""),
-                    "yes" if row.available else "no",
-                    row.device if row.available else row.reason,
-                    row.version,
-                )
-                for row in rows
-            ),
-        )
-        print(f"\n* what get_backend() takes here. Never taken unasked: {', '.join(NEVER_CHOSEN)}.")
+        _print(rows, chosen)
     return 0 if chosen else 1
+
+
+def _print(rows: list[BackendInfo], chosen: str) -> None:
+    show.table(
+        ("backend", "here", "device", "version"),
+        (
+            (
+                row.name + (" *" if row.name == chosen else ""),
+                "yes" if row.available else "no",
+                row.device or "-",
+                row.version or "-",
+            )
+            for row in rows
+        ),
+    )
+    print(f"\n* what get_backend() takes here. Never taken unasked: {', '.join(NEVER_CHOSEN)}.")
+    for row in rows:
+        if not row.available:
+            print(f"no {row.name}: {row.reason.removeprefix(f'{row.name}: ')}")
 
 
 def _chosen() -> str:
