@@ -11,7 +11,6 @@ from kvcore.cli.app import run
 from kvcore.lab.dump import dump
 from kvcore.lab.logits_file import LogitsMeta, LogitsWriter
 
-
 COMMANDS = [("dump",), ("eval", "error"), ("eval", "kl"), ("eval", "recall"), ("report",)]
 
 
