@@ -43,7 +43,7 @@ def as_module(*arguments: str, **options: object) -> subprocess.CompletedProcess
 
 def test_the_commands_that_are_promised_exist():
     promised = {"backends", "formats", "plan", "explain", "emit", "generate", "walk", "check"}
-    promised |= {"bench", "dump", "report", "eval error", "eval kl"}
+    promised |= {"bench", "dump", "report", "eval error", "eval kl", "eval recall"}
     assert promised <= set(COMMANDS)
 
 
