@@ -145,7 +145,7 @@ class KVCache(Held):
         -------
         int
             Live cells that an undisturbed cache would read exactly and this one now reads from
-            the quantized bulk: 0 means that nothing was lost.
+            the quantized bulk: 0 means that nothing was lost. (A float16 or float32 bulk is exact.)
 
         Raises
         ------

@@ -66,8 +66,8 @@ class Truncated:
     ----------
     row : list of int
     inexact : int
-        Live cells that an undisturbed cache would read exactly and this one reads from the bulk,
-        counting an open group that froze.
+        Live cells that an undisturbed cache would read exactly and this one reads from a bulk of
+        fewer bits than float16, counting an open group that froze.
     """
 
     row: list[int]
@@ -107,10 +107,10 @@ def _reopened(row: list[int], new: list[int], sl: StateLayout, store: str, n: in
 
 
 def _inexact(new: list[int], sl: StateLayout, n: int) -> int:
-    """Count live cells that should be exact but are read from the bulk."""
+    """Count live cells that should be exact but are read from a bulk that is not."""
     lost: set[int] = set()
     for store in ("k", "v"):
-        if not sl.ring(store):
+        if not sl.ring(store) or sl.layout.codec(store).float_type in ("f16", "f32"):
             continue
         should = range(max(n - sl.window, 0), n)
         if sl.deferred and sl.layout.codec(store).per_channel:

@@ -131,6 +131,16 @@ def test_kb21_deeper_rewind_reports_what_it_reads_from_the_bulk(backend: Backend
         np.testing.assert_array_equal(got, want)
 
 
+def test_kb21_a_float_bulk_refills_what_the_ring_lost(backend: Backend) -> None:
+    """A deep rewind over a float16 bulk loses nothing, and says so."""
+    spec = make_spec("f16", window=8, sinks=2)
+    chunk = cells(1, 100)
+    cache = fed(backend, spec, chunk)
+    assert cache.truncate(40) == 0
+    for got, want in zip(cache.read(), chunk, strict=True):
+        np.testing.assert_array_equal(got, want[:40].astype(np.float16).astype(np.float32))
+
+
 def test_kb14_rollback_of_an_empty_cache(backend: Backend) -> None:
     cache = backend.cache(make_spec("q2k", window=8, sinks=2), 64)
     assert cache.truncate(0) == 0
