@@ -70,6 +70,9 @@ def run(
     bare: Bare = False,
     window: Window = None,
     sinks: Sinks = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Also draw bytes by context to this SVG file.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Say what a cache takes in memory, by plane and part, or what fits in a given memory.
@@ -77,6 +80,10 @@ def run(
     Heads, head size and layers come from a model's file or from options; options win.
     """
     g = _geometry(model_file, heads, head_dim, head_dim_v, layers)
+    if picture is not None:
+        from kvcore.cli.plan_picture import write_picture
+
+        write_picture(picture, format, g, context or g.context or 4096, batch, bare=bare)
     if memory is not None:
         return _fits(g, parse_size(memory), batch, page_size, bare, window, sinks, json)
     spec = make_spec(

@@ -91,3 +91,13 @@ def test_a_wrong_call_is_one_line_and_not_code_0(call, arguments, said):
     assert code != 0
     assert out == ""
     assert said in err
+
+
+def test_a_plan_draws_its_picture(call, tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra lab is not installed")
+    path = tmp_path / "plan.svg"
+    options = ("--heads", 2, "--head-dim", 64, "--layers", 3, "--context", 8192)
+    code, out, _ = call("plan", *options, "--picture", path)
+    assert code == 0
+    assert "total" in out
+    assert path.read_text(encoding="utf-8").startswith("<svg")
