@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 from kvcore.backends.sycl.discovery import dpctl_devices
 
 from kvcore.backend import Availability
 from kvcore.compiler.device import Device
+from kvcore.numerics import Array
 from kvcore.portable.backend import PortableBackend
 from kvcore.portable.found import availability, first_usable
 from kvcore.registry import link
@@ -23,6 +27,16 @@ class Sycl(PortableBackend):
 
             device = DpctlDevice(first_usable(self.name, dpctl_devices()).handle)
         super().__init__(device)
+
+    def allocate_host(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return a zeroed NumPy array in USM host memory, which the device copies from directly."""
+        from dpctl.memory import MemoryUSMHost
+
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        memory = MemoryUSMHost(max(nbytes, 1), queue=self.engine.device.queue)  # type: ignore[attr-defined]
+        host = np.frombuffer(memory, np.uint8, nbytes)
+        host[...] = 0
+        return host.view(dtype).reshape(shape)
 
     @classmethod
     def probe(cls) -> Availability:

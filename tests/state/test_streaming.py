@@ -221,6 +221,19 @@ def test_kb14_streams_and_rings_of_nothing(backend: Backend) -> None:
     assert table.shape == (0,)
 
 
+@pytest.mark.parametrize("shape", [(3, 2, 5), (0, 4), (1,)])
+@pytest.mark.parametrize("dtype", ["u1", "f2"])
+def test_host_memory_for_pages(backend: Backend, shape: tuple[int, ...], dtype: str) -> None:
+    """Pinned or USM where the backend has it: always a zeroed, writable NumPy array."""
+    arrays = [backend.allocate_host(shape, dtype) for _ in range(3)]
+    for i, a in enumerate(arrays):
+        assert isinstance(a, np.ndarray)
+        assert (a.shape, a.dtype) == (shape, np.dtype(dtype))
+        assert not a.any()
+        a[...] = i + 1
+    assert all((a == i + 1).all() for i, a in enumerate(arrays))
+
+
 @pytest.mark.parametrize("resident", [0, 3, -4, 2.5])
 def test_too_few_slots_are_refused(backend: Backend, resident: object) -> None:
     with pytest.raises(ShapeError, match="resident"):
