@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -35,6 +35,34 @@ PAIRS = (("f32", "q2c"), ("q8_0", "q1t"), ("q1c", "q2t"), ("q2t", "q1c"), ("bf16
 """Codecs of K and V that no format of ours pairs: any K goes with any V."""
 
 
+COVERED = frozenset(
+    {"rotate", "append", "gather", "attention", "restore"}
+    | {"ring_table", "move", "resolve", "select"}
+)
+"""Ops that the cases of this package try."""
+
+MoreCases = Callable[[Sequence[Format]], Iterable[Case]]
+
+_added: dict[str, MoreCases] = {}
+
+
+def add_cases(op: str, cases: MoreCases) -> None:
+    """Give the kit cases for an op that was added at run time.
+
+    Parameters
+    ----------
+    op : str
+    cases : callable
+        Takes the formats of a run, returns cases of that op.
+    """
+    _added[op] = cases
+
+
+def remove_cases(op: str) -> None:
+    """Forget the cases that :func:`add_cases` added."""
+    _added.pop(op, None)
+
+
 def all_cases(names: Iterable[str | Format], pairs: bool) -> Iterator[Case]:
     """Yield every case for the given formats.
 
@@ -51,6 +79,8 @@ def all_cases(names: Iterable[str | Format], pairs: bool) -> Iterator[Case]:
     for fmt in chosen:
         for cases in (append_cases, read_cases, attention_cases, refusal_cases):
             yield from cases(fmt)
+    for added in _added.values():
+        yield from added(chosen)
 
 
 def check(
@@ -109,7 +139,11 @@ def check(
         for case in all_cases(names, pairs=formats is None and not quick)
         if (wanted is None or case.op in wanted) and (case.quick or not quick)
     ]
-    outcomes = []
+    outcomes = [
+        _untried(op, seed)
+        for op in sorted(declared().keys() - COVERED - _added.keys())
+        if wanted is None or op in wanted
+    ]
     for done, case in enumerate(cases):
         if progress is not None:
             name = case.format.name if case.format else ""
@@ -118,6 +152,19 @@ def check(
     if progress is not None:
         progress(len(cases), len(cases), "done")
     return Report(backend=backend.name, device=backend.device, seed=seed, outcomes=tuple(outcomes))
+
+
+def _untried(op: str, seed: int) -> Outcome:
+    """Return the red outcome of a declared op that nothing tries: never silence."""
+    return Outcome(
+        op=op,
+        format="",
+        codecs=(),
+        title="no case tries this op",
+        seed=seed,
+        status=Status.ERROR,
+        detail="give it cases with kvcore.conformance.add_cases",
+    )
 
 
 def run_case(backend: Backend, case: Case, seed: int = 0) -> Outcome:

@@ -74,7 +74,7 @@ def non_finite(rng: np.random.Generator, shape: tuple[int, ...]) -> F32:
     """Return ordinary values with a few NaNs and infinities."""
     x = ordinary(rng, shape)
     flat = x.reshape(-1)
-    where = rng.choice(flat.size, max(1, flat.size // 400), replace=False)
+    where = rng.choice(flat.size, -(-flat.size // 400), replace=False)
     flat[where] = rng.choice(np.asarray(NON_FINITE, np.float32), where.size)
     return x
 
