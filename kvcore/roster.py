@@ -115,7 +115,10 @@ class Roster:
         return member
 
     def _id_of(self, member: Member) -> int:
-        return next(s for s, m in self._members.items() if m is member)
+        for seq, known in self._members.items():
+            if known is member:
+                return seq
+        raise RangeError("[sequences] this sequence was freed: add or load another")
 
     # -- coming and going -----------------------------------------------------------------
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from kvcore import marks as rules
-from kvcore.errors import RangeError, ShapeError, message
+from kvcore.errors import ShapeError, message
 from kvcore.numerics import Array
 from kvcore.packing import counts_of, runs, tables
+from kvcore.pages import checked_cells
 from kvcore.roster import Member, Roster
 
 
@@ -80,7 +81,7 @@ class Sequences(Roster):
         with self._lock.writing():
             members = self._all("append", seqs)
             steps = counts_of("append", counts, len(members), int(k.shape[0]))
-            drafts = np.broadcast_to(np.asarray(draft, bool), len(members)).tolist()
+            drafts = _flags(draft, len(members))
             ends = [len(m) + n for m, n in zip(members, steps, strict=True)]
             for m, n, end, d in zip(members, steps, ends, drafts, strict=True):
                 m._check_room(end)
@@ -97,16 +98,12 @@ class Sequences(Roster):
         with self._lock.writing():
             members = self._all("commit", seqs)
             n = np.asarray(lengths).reshape(-1).tolist()
+            if len(n) != len(members):
+                raise ShapeError(
+                    message("commit", "lengths", got=len(n), expected=f"{len(members)} of them")
+                )
             for m, to in zip(members, n, strict=True):
-                if not isinstance(to, int) or not m.committed <= to <= len(m):
-                    raise RangeError(
-                        message(
-                            "commit",
-                            "cannot commit to that length",
-                            got=to,
-                            expected=f"{m.committed} <= n <= {len(m)}",
-                        )
-                    )
+                checked_cells("commit", "n", to, m.committed, len(m))
             self._write(members, *self._basis.empty(), [0] * len(members), n)
 
     def _write(
@@ -227,9 +224,14 @@ class Sequences(Roster):
     def _own_rows(self, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
         if k is None and v is None:
             return None, None
-        if k is None or v is None or k.shape[0] != q.shape[0]:
-            raise ShapeError("[attend] k and v come together, one row per query")
-        return self._basis.stored(*self._basis.chunk("attend", k, v))
+        if k is None or v is None:
+            raise ShapeError("[attend] k and v come together: got one of them")
+        k, v = self._basis.chunk("attend", k, v)
+        if k.shape[0] != q.shape[0]:
+            raise ShapeError(
+                message("attend", "rows of k and v", got=k.shape[0], expected=q.shape[0])
+            )
+        return self._basis.stored(k, v)
 
     def _attend(
         self,
@@ -310,3 +312,13 @@ class Sequences(Roster):
         """Give up every published prefix that no sequence uses any more."""
         with self._lock.writing():
             self._prefixes.forget()
+
+
+def _flags(draft: Any, batch: int) -> list[bool]:
+    """Return one flag per sequence, or raise ShapeError."""
+    flags = np.asarray(draft)
+    if flags.dtype != np.bool_ or flags.shape not in ((), (batch,)):
+        raise ShapeError(
+            message("append", "draft", got=flags.tolist(), expected=f"a bool or {batch} bools")
+        )
+    return [bool(f) for f in np.broadcast_to(flags, (batch,))]

@@ -219,7 +219,7 @@ def load_into(cache: KVCache, data: bytes) -> None:
 
 
 def _check_fits(image: Image, capacity: int) -> None:
-    if image.row[LENGTH] > capacity:
+    if image.row[LENGTH] > capacity or not capacity:  # a freed cache has none
         raise FormatError(
             message(
                 "snapshot", "cells", got=image.row[LENGTH], expected=f"at most {capacity} cells"

@@ -99,6 +99,10 @@ class StreamedCache(KVCache):
     # -- writing --------------------------------------------------------------------------
 
     def _write(self, start: int, k: Any, v: Any, committed: int) -> None:
+        with self._slots.lock:  # no reader of a fork may evict what is being written
+            self._write_pieces(start, k, v, committed)
+
+    def _write_pieces(self, start: int, k: Any, v: Any, committed: int) -> None:
         """Append in pieces whose units fit on the device, cut between groups."""
         unit, steps = self.spec.layout.unit_cells, int(k.shape[0])
         at, end = start, start + steps
@@ -124,15 +128,13 @@ class StreamedCache(KVCache):
         units = self._units
         fresh = np.arange(len(units)) >= len(old)
         fresh[: len(old)] = units[: len(old)] != old
-        with self._slots.lock:
-            self._slots.forget(units[fresh])
-            blocks, wanted = self._span(first, end)
-            self._slots.bring(blocks, wanted, blocks * self.spec.layout.unit_cells < len(self))
-            return self._slots.pool, self._slots.table(units)
+        self._slots.forget(units[fresh])
+        blocks, wanted = self._span(first, end)
+        self._slots.bring(blocks, wanted, blocks * self.spec.layout.unit_cells < len(self))
+        return self._slots.pool, self._slots.table(units)
 
     def _close(self, first: int, end: int) -> None:
-        with self._slots.lock:
-            self._slots.save(*self._span(first, end))
+        self._slots.save(*self._span(first, end))
 
     def _span(self, first: int, end: int) -> tuple[Array, Array]:
         unit = self.spec.layout.unit_cells

@@ -120,6 +120,28 @@ def test_forks_of_one_family_in_eight_threads(backend: Backend) -> None:
     assert same(first, fed(backend, spec, cells(1, 37))) == []
 
 
+def test_forks_of_a_streamed_cache_share_too_few_slots(backend: Backend) -> None:
+    """Readers and writers of four forks evict each other's units all the time."""
+    spec = make_spec("f16")
+    first = backend.stream(spec, 256, 16)
+    first.append(*cells(1, 60))
+    forks = [first.fork() for _ in range(4)]
+    ids = [np.arange(12 * i, 12 * i + 12, dtype=np.int32) for i in range(4)]
+    q = queries(1, 1)
+    resident = fed(backend, spec, cells(1, 60))
+    want = [attended(resident, q, ids=i) for i in ids]
+
+    def live(cache: kvcore.KVCache, i: int) -> None:
+        for step in range(10):
+            cache.append(*cells(100 * i + step, 3))
+            np.testing.assert_array_equal(attended(cache, q, ids=ids[i]), want[i])
+
+    _together([lambda c=c, i=i: live(c, i) for i, c in enumerate(forks)])
+    for i, cache in enumerate(forks):
+        chunks = [cells(100 * i + step, 3) for step in range(10)]
+        assert same(cache, fed(backend, spec, cells(1, 60), *chunks)) == []
+
+
 @pytest.mark.parametrize("kind", ["resident", "streamed", "batch"])
 def test_many_readers_and_one_writer(backend: Backend, kind: str) -> None:
     """A reader sees the cache before or after an append, never between."""

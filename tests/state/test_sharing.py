@@ -348,3 +348,42 @@ def test_wrong_batches_are_refused_before_writing(
         batch.append(seqs, *cells(1, 6), counts=counts)
     assert batch.lengths([0, 1]).tolist() == [0, 0]
     assert batch.free_pages == 16
+
+
+def test_a_freed_sequence_is_refused(backend: Backend) -> None:
+    """Its row may be another's by now: nothing through the old object may touch it."""
+    spec = make_spec("q4_0")
+    batch = backend.sequences(spec, 32)
+    seq = batch.add()
+    old = batch[seq]
+    batch.append([seq], *cells(1, 9))
+    empty = backend.cache(spec, 32).snapshot()
+    batch.free(seq)
+    other = batch.add()
+    batch.append([other], *cells(2, 7))
+    before = contents(batch[other])
+    with pytest.raises(kvcore.RangeError):
+        batch.append([seq], *cells(1, 1))
+    with pytest.raises(kvcore.RangeError):
+        old.append(*cells(1, 1))
+    with pytest.raises(kvcore.RangeError, match="freed"):
+        old.free()
+    with pytest.raises(ValueError, match="cells"):
+        old.load(empty)
+    with pytest.raises(kvcore.RangeError, match="freed"):
+        old.fork()
+    assert contents(batch[other]) == before
+
+
+def test_wrong_commits_and_flags_of_a_batch(backend: Backend) -> None:
+    batch = backend.sequences(make_spec("f16"), 32)
+    seqs = [batch.add(), batch.add()]
+    with pytest.raises(ShapeError, match="draft"):
+        batch.append(seqs, *cells(1, 2), draft=[True])
+    batch.append(seqs, *cells(1, 2), draft=True)
+    for lengths in ([1], [2, 1], [-1, 1], [0.5, 1]):
+        with pytest.raises(ShapeError, match="commit"):
+            batch.commit(seqs, lengths)
+    assert [batch[s].committed for s in seqs] == [0, 0]
+    batch.commit(seqs, [0, 1])
+    assert [batch[s].committed for s in seqs] == [0, 1]
