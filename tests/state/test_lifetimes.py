@@ -51,6 +51,34 @@ def test_kb25_device_inputs_may_be_dropped_right_after_append(backend: Backend) 
         np.testing.assert_array_equal(got, rows.astype(np.float16).astype(np.float32))
 
 
+def test_kb25_two_streams_with_the_caller_s_events(backend: Backend) -> None:
+    """Made on one stream, appended on another, dropped and overwritten on the first at once."""
+    if backend.name != "cuda":
+        pytest.skip(f"{backend.name}: has one in-order queue, no streams of the caller")
+    import cupy
+
+    spec = make_spec("f16")
+    make, store = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    cache = backend.cache(spec, 2048)
+    for step in range(50):
+        with make:
+            k, v = (cupy.asarray(x) for x in cells(step, 40))
+            ready = make.record()
+        with store:
+            store.wait_event(ready)
+            cache.append(k, v)
+            make.wait_event(store.record())
+        del k, v
+        with make:
+            cupy.full((40, HEADS, DIM), 1e9, cupy.float32)
+            cupy.full((40, HEADS, DIM), 1e9, cupy.float32)
+    with store:
+        read = cache.read()
+    want = [np.concatenate(x) for x in zip(*(cells(s, 40) for s in range(50)), strict=True)]
+    for got, rows in zip(read, want, strict=True):
+        np.testing.assert_array_equal(got, rows.astype(np.float16).astype(np.float32))
+
+
 def test_kb25_snapshot_evict_and_truncate_wait_for_the_append(backend: Backend) -> None:
     spec = make_spec("q2k", window=8, sinks=2)
     want = fed(backend, spec, cells(1, 300)).snapshot()
