@@ -24,6 +24,7 @@ from kvcore.formats import get as format
 from kvcore.formats import names as formats
 
 if TYPE_CHECKING:
+    from kvcore import interop
     from kvcore.backend import Availability, Backend
     from kvcore.cache import KVCache
     from kvcore.cache_spec import CacheSpec
@@ -95,11 +96,14 @@ __all__ = [
     "format",
     "formats",
     "get_backend",
+    "interop",
     "plan",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "interop":  # a module of functions, not one name
+        return importlib.import_module("kvcore.interop")
     home = _LAZY.get(name)
     if home is None:
         raise AttributeError(f"module 'kvcore' has no attribute {name!r}")
