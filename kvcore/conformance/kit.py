@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -18,7 +19,7 @@ from kvcore.conformance.refusal_cases import refusal_cases
 from kvcore.conformance.report import Outcome, Report, Status
 from kvcore.conformance.twin import Bench
 from kvcore.dispatch import get_backend
-from kvcore.errors import FormatError, UnsupportedError, message
+from kvcore.errors import FormatError, KvcoreError, UnsupportedError, message
 from kvcore.formats import get as get_format
 from kvcore.formats import names as format_names
 from kvcore.ops import declared
@@ -154,6 +155,12 @@ def check(
     return Report(backend=backend.name, device=backend.device, seed=seed, outcomes=tuple(outcomes))
 
 
+def _settle(backend: Backend) -> None:
+    """Let what a failed case left behind surface now: it is that case's, not the next one's."""
+    with contextlib.suppress(KvcoreError):
+        backend.synchronize()
+
+
 def _untried(op: str, seed: int) -> Outcome:
     """Return the red outcome of a declared op that nothing tries: never silence."""
     return Outcome(
@@ -180,6 +187,7 @@ def run_case(backend: Backend, case: Case, seed: int = 0) -> Outcome:
     status, detail = Status.PASS, ""
     try:
         found = list(case.run(bench))
+        backend.synchronize()
         if found:
             status = Status.MISMATCH
             detail = "\n    ".join(found[:SHOWN])
@@ -189,6 +197,8 @@ def run_case(backend: Backend, case: Case, seed: int = 0) -> Outcome:
             status, detail = Status.GAP, "; ".join(reasons)
     except Exception as error:  # what a foreign backend raises is the finding, whatever it is
         status, detail = Status.ERROR, f"{type(error).__name__}: {error}"
+    if status is Status.ERROR:
+        _settle(backend)
     if reasons and status in (Status.PASS, Status.MISMATCH):
         status = Status.GAP_WORKS if status is Status.PASS else Status.GAP_SILENT
         status = Status.GAP if case.refusal else status
