@@ -1,5 +1,8 @@
 /* The portable half of the dialect: the same text, hence the same bits, on every target. */
 #define KC_ENTRY(name) KC_ENTRY_##name
+#ifndef KC_ORDERED
+#define KC_ORDERED /* before a loop that sums, where a compiler reorders sums unless told */
+#endif
 #ifndef KC_UNROLL
 #define KC_UNROLL /* before a short loop over a private array, where a compiler must be told */
 #endif

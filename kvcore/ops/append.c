@@ -147,6 +147,7 @@ KC_ENTRY(fix_centre)
     const From from = from_where(k, k_slots, centre, source, b, starts[b], n_tokens, n_heads,
                                  n_k_slots, sinks, k_ring);
     f32 total = 0.0f;
+    KC_ORDERED
     for (i32 cell = sinks; cell < CENTER_CELLS; cell++) {
         const f32 x = cell_value(0, from, cell, channel / K_DIM, channel % K_DIM);
         total = total + kc_h2f(to_f16(x));

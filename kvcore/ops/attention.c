@@ -135,6 +135,7 @@ KC_ENTRY(split)
             KC_GLOBAL const f32 *query =
                 q + (((i64)b * n_tokens + t) * n_queries + first_query + r) * K_DIM;
             f32 dot = 0.0f;
+            KC_ORDERED
             for (i32 d = 0; d < K_DIM; d++)
                 dot = dot + query[d] * tile[d * (TILE + 1) + c];
             const f32 s = softcap > 0.0f ? capped(dot * scale, softcap) : dot * scale;
@@ -160,6 +161,7 @@ KC_ENTRY(split)
         KC_BARRIER();
         if (lane < mine) {
             f32 total = 0.0f;
+            KC_ORDERED
             for (i32 c = 0; c < TILE; c++)
                 total = total + weights[lane * TILE + c];
             l = l * shrinks[lane] + total;
@@ -168,6 +170,7 @@ KC_ENTRY(split)
         for (i32 i = 0; i < N_ACC; i++) {
             if (ROW_OF(i) < mine) {
                 f32 sum = acc[i] * shrinks[ROW_OF(i)];
+                KC_ORDERED
                 for (i32 c = 0; c < TILE; c++)
                     if (where[c] != MASKED)
                         sum = sum + weights[ROW_OF(i) * TILE + c] * tile[c * V_DIM + DIM_OF(i)];
@@ -198,6 +201,7 @@ KC_ENTRY(merge)
             top = kc_max(top, sums[at * 2]);
     }
     f32 total = 0.0f;
+    KC_ORDERED
     for (i32 p = 0; p < n_splits; p++) {
         const i64 at = ((i64)query * n_splits + p) * n_queries + head;
         if (sums[at * 2 + 1] != 0.0f)
@@ -206,6 +210,7 @@ KC_ENTRY(merge)
     const i64 to = (i64)query * n_queries + head;
     for (i32 d = lane; d < V_DIM; d += 64) {
         f32 sum = 0.0f;
+        KC_ORDERED
         for (i32 p = 0; p < n_splits; p++) {
             const i64 at = ((i64)query * n_splits + p) * n_queries + head;
             if (sums[at * 2 + 1] != 0.0f)

@@ -38,6 +38,7 @@ KC_FN void write_group(const i32 s, const From from, const Into into, const i32 
         const i32 d = column * PER_BYTE(s) + j;
         f32 squares = 0.0f;
         i32 good = 1;
+        KC_ORDERED
         for (i32 c = 0; c < GROUP_CELLS; c++) {
             const f32 x = encoded_value(s, from, first + c, head, d);
             good = good && kc_isfinite(x);
@@ -49,6 +50,7 @@ KC_FN void write_group(const i32 s, const From from, const Into into, const i32 
         f16 stored = to_f16(gained(kc_h2f(base), gain));
         if (unbiased && good) {
             f32 above = 0.0f, below = 0.0f;
+            KC_ORDERED
             for (i32 c = skip; c < GROUP_CELLS; c++) {
                 const f32 x = encoded_value(s, from, first + c, head, d);
                 above = above + x * x;
@@ -91,6 +93,7 @@ KC_FN f32 squares_of(const i32 s, const From from, const i32 first, const i32 n,
 {
     f32 total = 0.0f;
     *finite = 1;
+    KC_ORDERED
     for (i32 c = 0; c < n; c++) {
         const f32 x = encoded_value(s, from, first + c, head, d);
         *finite = *finite && kc_isfinite(x);

@@ -23,6 +23,7 @@ KC_FN void write_row_group(const i32 s, const From from, const Into into, const 
     }
     i32 finite = 1;
     f32 largest = 0.0f, top = 0.0f, squares = 0.0f;
+    KC_ORDERED
     for (i32 d = first; d < end; d++) {
         const f32 x = encoded_value(s, from, cell, head, d);
         finite = finite && kc_isfinite(x);
@@ -44,6 +45,7 @@ KC_FN void write_row_group(const i32 s, const From from, const Into into, const 
     const f32 against = STORED(s) ? kc_h2f(stored) : exact;
     if (unbiased && finite) {
         f32 above = 0.0f, below = 0.0f;
+        KC_ORDERED
         for (i32 d = first; d < end; d++) {
             const f32 x = encoded_value(s, from, cell, head, d);
             above = above + x * x;

@@ -19,8 +19,10 @@ KC_ENTRY(scores)
     if (block > whole || (block == whole && rest == 0)) {
         total = kc_as_f32(0xff800000u);
     } else {
+        KC_ORDERED
         for (i32 head = 0; head < n_heads; head++) {
             f32 dot = 0.0f;
+            KC_ORDERED
             for (i32 e = 0; e < dim; e++) {
                 const f32 key = block < whole ? keys[(i64)block * dim + e] : dead[e];
                 dot = dot + key * q[((i64)t * n_heads + head) * dim + e];
