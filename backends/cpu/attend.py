@@ -130,28 +130,19 @@ def _run_end(
 
 
 @inner()
-def _keep_held(k: Any, v: Any, how_k: Any, how_v: Any, n: Any) -> Any:
-    """Drop the cells that nobody holds; return how many stay, the next rows up to four zeroed."""
-    lost = 0
-    for i in range(n):
-        lost += 1 if how_k[i] == MISSING or how_v[i] == MISSING else 0
-    kept = 0 if lost else n
-    for i in range(n if lost else 0):
-        if how_k[i] == MISSING or how_v[i] == MISSING:
+def _blank_missing(k: Any, v: Any, how_k: Any, how_v: Any, n: Any) -> Any:
+    """Zero the rows of cells that nobody holds, and those up to four; return how many are held."""
+    held = 0
+    for i in range((n + 3) // 4 * 4):  # sums take four cells at a time
+        if i < n and how_k[i] != MISSING and how_v[i] != MISSING:
+            held += 1
             continue
-        if kept < i:
-            for d in range(k.shape[1]):
-                k[kept, d] = k[i, d]
-            for d in range(v.shape[1]):
-                v[kept, d] = v[i, d]
-            how_k[kept] = how_k[i]
-        kept += 1
-    for i in range(kept, (kept + 3) // 4 * 4):  # sums take four cells at a time
+        how_k[i] = MISSING
         for d in range(k.shape[1]):
             k[i, d] = np.float32(0)
         for d in range(v.shape[1]):
             v[i, d] = np.float32(0)
-    return kept
+    return held
 
 
 @inner()
@@ -179,7 +170,8 @@ def _absorb(
         for c in range(n):
             x = s[r, c] * scale
             x = x + shift if how[c] == BULK else x
-            s[r, c] = np.float32(cap * np.float32(math.tanh(x / cap))) if cap > 0 else x
+            x = np.float32(cap * np.float32(math.tanh(x / cap))) if cap > 0 else x
+            s[r, c] = x if how[c] != MISSING else _NOTHING
         best, total, rescale = weigh(s[r], n, sums[r, 0], lanes)
         sums[r, 0] = best
         sums[r, 1] = sums[r, 1] * rescale + total
@@ -224,10 +216,10 @@ def attend(
     table : i32[B, blocks]
     sums : f32[n, rows, 3]
         Written: maximum, sum of weights, 1 if a cell was seen.
-    acc : f32[n, rows, Dv]
-        Written: weighted sum of values, relative to the maximum.
+    acc : f32[n, rows + 1, Dv]
+        Written: weighted sum of values, relative to the maximum. The last row is scratch.
     """
-    rows, dk, dv = sums.shape[1], asked.q.shape[3], acc.shape[2]
+    rows, dk, dv = acc.shape[1], asked.q.shape[3], acc.shape[2]
     lengths, options, numbers = asked.lengths, asked.options, asked.numbers
     group = asked.q.shape[2] // asked.centre.shape[1]
     q, s = np.empty((rows, dk), np.float32), np.empty((rows, TILE), np.float32)
@@ -269,8 +261,7 @@ def attend(
                         store.exact, asked.own_k if is_k else asked.own_v, table[b], place, cells,
                         inside, n, line, tile_k if is_k else tile_v, how_k if is_k else how_v,
                     )  # fmt: skip
-                n = _keep_held(tile_k, tile_v, how_k, how_v, n)
-                if n:
+                if n and _blank_missing(tile_k, tile_v, how_k, how_v, n):
                     r0, r1 = (t - t0) * group, (after - t0) * group
                     _absorb(
                         q, tile_k, tile_v, how_k, bias, r0, r1, n, numbers, s, lanes, sums[i],
@@ -290,7 +281,7 @@ def merge(items: Any, splits: Any, group: Any, sums: Any, acc: Any, out: Any, ls
     group : int
         Query heads of a KV head.
     sums : f32[n, rows, 3]
-    acc : f32[n, rows, Dv]
+    acc : f32[n, rows + 1, Dv]
     out : f32[B, T, Q, Dv]
         Zero; written.
     lse : f32[B, T, Q]

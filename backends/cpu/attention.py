@@ -109,7 +109,7 @@ def _run(asked: Queries, table: Array, stores: Stores, out: F32, lse: F32) -> No
     items, splits = _items(asked, heads, together)
     rows = group * together
     sums = np.empty((len(items), rows, 3), np.float32)
-    acc = np.empty((len(items), rows, out.shape[3]), np.float32)
+    acc = np.empty((len(items), rows + 1, out.shape[3]), np.float32)
     cells = int((items[:, attend.ITEM_END] - items[:, attend.ITEM_FIRST]).sum())
     work = cells * rows * (asked.q.shape[3] + out.shape[3])
 

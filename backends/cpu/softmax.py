@@ -43,13 +43,16 @@ def exp(x: Any) -> Any:
 
 @inner(fast=True)
 def scores(q: Any, k: Any, first: Any, last: Any, n: Any, s: Any) -> None:
-    """Write s[r, c] = <q[r], k[c]> for rows first .. last and n cells, a multiple of 4."""
-    r = first
-    while r + 1 < last:
+    """Write s[r, c] = <q[r], k[c]> for rows first .. last and n cells, a multiple of 4.
+
+    Rows go in pairs; an odd one is paired with the last row of `q` and `s`, which nobody reads.
+    """
+    for r0 in range(first, last, 2):
+        r1 = r0 + 1 if r0 + 1 < last else q.shape[0] - 1
         for c in range(0, n, 4):
             a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = np.float32(0)
             for d in range(q.shape[1]):
-                x, y = q[r, d], q[r + 1, d]
+                x, y = q[r0, d], q[r1, d]
                 k0, k1, k2, k3 = k[c, d], k[c + 1, d], k[c + 2, d], k[c + 3, d]
                 a0 += x * k0
                 a1 += x * k1
@@ -59,35 +62,25 @@ def scores(q: Any, k: Any, first: Any, last: Any, n: Any, s: Any) -> None:
                 b1 += y * k1
                 b2 += y * k2
                 b3 += y * k3
-            s[r, c], s[r, c + 1], s[r, c + 2], s[r, c + 3] = a0, a1, a2, a3
-            s[r + 1, c], s[r + 1, c + 1], s[r + 1, c + 2], s[r + 1, c + 3] = b0, b1, b2, b3
-        r += 2
-    if r < last:
-        for c in range(n):
-            a = np.float32(0)
-            for d in range(q.shape[1]):
-                a += q[r, d] * k[c, d]
-            s[r, c] = a
+            s[r0, c], s[r0, c + 1], s[r0, c + 2], s[r0, c + 3] = a0, a1, a2, a3
+            s[r1, c], s[r1, c + 1], s[r1, c + 2], s[r1, c + 3] = b0, b1, b2, b3
 
 
 @inner(fast=True)
 def add_weighted(p: Any, v: Any, first: Any, last: Any, n: Any, o: Any) -> None:
-    """Add sum over n cells (a multiple of 4) of p[r, c] * v[c] to o[r], rows first .. last."""
-    r = first
-    while r + 1 < last:
+    """Add sum over n cells (a multiple of 4) of p[r, c] * v[c] to o[r], rows first .. last.
+
+    An odd row is paired with the last row of `p` and `o`, which nobody reads.
+    """
+    for r0 in range(first, last, 2):
+        r1 = r0 + 1 if r0 + 1 < last else p.shape[0] - 1
         for c in range(0, n, 4):
-            x0, x1, x2, x3 = p[r, c], p[r, c + 1], p[r, c + 2], p[r, c + 3]
-            y0, y1, y2, y3 = p[r + 1, c], p[r + 1, c + 1], p[r + 1, c + 2], p[r + 1, c + 3]
+            x0, x1, x2, x3 = p[r0, c], p[r0, c + 1], p[r0, c + 2], p[r0, c + 3]
+            y0, y1, y2, y3 = p[r1, c], p[r1, c + 1], p[r1, c + 2], p[r1, c + 3]
             for d in range(o.shape[1]):
                 v0, v1, v2, v3 = v[c, d], v[c + 1, d], v[c + 2, d], v[c + 3, d]
-                o[r, d] += x0 * v0 + x1 * v1 + x2 * v2 + x3 * v3
-                o[r + 1, d] += y0 * v0 + y1 * v1 + y2 * v2 + y3 * v3
-        r += 2
-    if r < last:
-        for c in range(0, n, 4):
-            x0, x1, x2, x3 = p[r, c], p[r, c + 1], p[r, c + 2], p[r, c + 3]
-            for d in range(o.shape[1]):
-                o[r, d] += x0 * v[c, d] + x1 * v[c + 1, d] + x2 * v[c + 2, d] + x3 * v[c + 3, d]
+                o[r0, d] += x0 * v0 + x1 * v1 + x2 * v2 + x3 * v3
+                o[r1, d] += y0 * v0 + y1 * v1 + y2 * v2 + y3 * v3
 
 
 @inner()

@@ -49,7 +49,7 @@ def _options(rng: np.random.Generator, twin: Twin, lengths: Array, steps: int) -
     return more
 
 
-@examples(100)
+@examples(60)
 @given(
     scenes(("ordinary",)),
     STEPS,
@@ -89,6 +89,28 @@ def test_attention_stays_within_the_bound(
     error = float(((got[0].astype(np.float64) - want[0]) ** 2).sum())
     assert error <= NMSE * energy
     assert list(twin.differences()) == []
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 20])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_cells_that_nobody_holds_weigh_nothing(tokens: int, softcap: float | None) -> None:
+    scene = Scene(
+        k="int8", v="q4_0", heads=1, dims=(64, 32), page_size=4, gain=1.0, rule="n",
+        state=(3, 20, True, "none"), batch=1, values="ordinary", seed=2,
+    )  # fmt: skip
+    twin, table, lengths = _history(scene, [])
+    assert twin.states is not None
+    table[:, 2:9] = -1
+    table[:, 16] = -1
+    q = twin.bench.rng.normal(size=(1, tokens, 2, 64)).astype(np.float32)
+    more = {"softcap": softcap}
+    want, got = (
+        side.attention(q, pool, table, lengths, state=state, return_lse=True, **more)
+        for side, pool, state in zip(
+            (twin.bench.ref, twin.bench.be), twin.pools, twin.states, strict=True
+        )
+    )
+    assert list(attention_differences(twin, q, table, lengths, more, got, want)) == []
 
 
 @examples(30)
