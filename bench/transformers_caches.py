@@ -34,7 +34,7 @@ from kvcore.lab.divergence import compare
 from kvcore.lab.texts import text
 from kvcore.transformers import KVCoreCache, cache_argument, prepare
 
-FORMATS = ("f16", "int8", "q4_0", "k4v4", "q2k", "k4v2c", "q2")
+FORMATS = ("f16", "int8", "q4_0", "q2k", "k4v2c")
 
 
 def tensor_bytes(value: Any, seen: set[int] | None = None) -> int:
@@ -68,7 +68,7 @@ def caches(model: Any, cells: int) -> dict[str, tuple[str, Callable[[], Any]]]:
     out: dict[str, tuple[str, Callable[[], Any]]] = {
         "default (float32)": ("sdpa", lambda: DynamicCache(config=config))
     }
-    for backend, bits in (("quanto", 4), ("quanto", 2), ("hqq", 8), ("hqq", 4), ("hqq", 2)):
+    for backend, bits in (("quanto", 4), ("quanto", 2), ("hqq", 4), ("hqq", 2)):
         options = {"axis_key": 0, "axis_value": 0} if backend == "quanto" else {
             "axis_key": 1, "axis_value": 1}  # fmt: skip
         out[f"QuantizedCache {backend} {bits} bit"] = (
