@@ -57,13 +57,17 @@ def inner(*, fast: bool = False, always: bool = False) -> Callable[[F], F]:
 
 def kernel(function: F) -> F:
     """Mark a function that Python calls: compiled once per machine, without the GIL."""
-    compiled: Any = numba.njit(**_COMMON, cache=True)(function)
     if getattr(numba.config, "DISABLE_JIT", False):
         quiet: F = np.errstate(all="ignore")(function)
         return quiet
-    # numba looks at the kernel's own file only; what it calls lies in other files.
-    stamp = compiled._cache._cache_file
-    stamp._source_stamp = (*stamp._source_stamp, fingerprint())
+    compiled: Any = numba.njit(**_COMMON)(function)
+    try:
+        compiled.enable_caching()
+        # numba looks at the kernel's own file only; what it calls lies in other files.
+        stamp = compiled._cache._cache_file
+        stamp._source_stamp = (*stamp._source_stamp, fingerprint())
+    except RuntimeError as error:  # neither this folder nor the user's cache folder is writable
+        log.warning("kvcore: CPU kernels are compiled in every process: %s", error)
 
     called = False  # numba's own list of signatures costs a tenth of a millisecond to ask for
 
