@@ -215,3 +215,20 @@ def test_check_of_an_unknown_op_is_a_wrong_call(kvcore_command):
     ran = kvcore_command("check", "--backend", "reference", "--op", "nosuch")
     assert ran.code == 2
     assert "nosuch" in ran.err
+
+
+def test_blas_threads_are_told_not_to_spin_before_numpy_is_loaded():
+    code = (
+        "import sys, kvcore; assert 'numpy' not in sys.modules; import os, kvcore.cli; "
+        "print(os.environ['OPENBLAS_THREAD_TIMEOUT'])"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**env, "PYTHONPATH": str(REPO)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ran.stdout.strip() == "4"
