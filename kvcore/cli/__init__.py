@@ -13,6 +13,6 @@ import os
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from kvcore.cli.app import main  # noqa: E402
+from kvcore.cli.app import main
 
 __all__ = ["main"]
