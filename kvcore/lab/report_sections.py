@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import kvcore
-from kvcore.lab import plots
+from kvcore.lab import plots, published
 from kvcore.lab import texts as library
 from kvcore.lab.arms import PUBLISHED, parse_arm, parse_arms
 from kvcore.lab.divergence import Summary
 from kvcore.lab.dump import default_layers, dump, file_sha256
 from kvcore.lab.dump_file import Dump, read_dump
 from kvcore.lab.error_suite import RECIPES, ErrorSuite
-from kvcore.lab.error_tables import error_section
+from kvcore.lab.error_tables import error_section, geomeans_published
 from kvcore.lab.eval_error import RULES
 from kvcore.lab.eval_kl import CONTROL
 from kvcore.lab.journal import Journal, versions
@@ -33,7 +33,7 @@ from kvcore.lab.report_plan import (
     sink_arms,
     window_arms,
 )
-from kvcore.lab.tables import Picture, Section, Table, figure, ordered
+from kvcore.lab.tables import Picture, Section, Table, figure, ordered, signed
 
 Progress = Callable[[str, int, int], None]
 DOCUMENT = "doc-objects"
@@ -157,6 +157,7 @@ def decode_kl(work: Work) -> Section:
         )
     )
     section.findings.extend(_effects(found))
+    section.tables.append(_published_kl())
     return section
 
 
@@ -168,21 +169,48 @@ def _on_frontier(arm: str) -> bool:
 def _effects(found: Mapping[str, Summary]) -> list[str]:
     pairs = (
         ("q2k", "q2k:bare", "q2k's recipe (centre, 8 sinks, window 128) against bare q2k"),
-        ("q2k:bare,window=128,sinks=8", "q2k:bare", "A window of 128 and 8 sinks alone, on q2k"),
+        (
+            "q2k:bare,window=128,sinks=8", "q2k:bare",
+            f"A window of 128 and 8 sinks alone, on q2k (published: {_window_effect('q2k')})",
+        ),
         ("q2k", "q2k:k_center=none", "Centring within q2k's recipe"),
         ("q2k:k_gain=unbiased", "q2k", "The unbiased gain within q2k's recipe"),
         ("q2k:k_center=calibrated", "q2k", "A calibrated centre instead of the automatic one"),
         ("k4v2c", "q2k", "K4+V2c against K2c+V4, both with their recipe, at equal bytes"),
-        ("k4v2c:bare", "q2k:bare", "K4+V2c against K2c+V4, both bare, at equal bytes"),
-        ("q4_0:bare,window=128,sinks=8", "q4_0:bare", "A window of 128 and 8 sinks, on q4_0"),
+        (
+            "k4v2c:bare", "q2k:bare",
+            "K4+V2c against K2c+V4, both bare, at equal bytes (published attention error: "
+            f"{signed(_published_ratio() - 1)})",
+        ),
+        (
+            "q4_0:bare,window=128,sinks=8", "q4_0:bare",
+            f"A window of 128 and 8 sinks, on q4_0 (published: {_window_effect('q4_0')})",
+        ),
         ("q4_0:bare", "q4_0+q4_0/none:bare", "The Hadamard rotation, on bare q4_0"),
         ("k4v4", "q4_0", "One scale per 64 values instead of 32, at 4 bits with recipe"),
-    )
+    )  # fmt: skip
     return [
         effect_sentence(found, arm, base, what)
         for arm, base, what in pairs
         if arm in found and base in found
     ]
+
+
+def _window_effect(format: str) -> str:
+    """Return what the published engine's KL does with a window of 128."""
+    kl = published.DECODE_KL
+    return signed(kl[f"{format} + window 128"] / kl[format] - 1)
+
+
+def _published_ratio() -> float:
+    means = geomeans_published()
+    return means["k4v2c:bare"] / means["q2k:bare"]
+
+
+def _published_kl() -> Table:
+    rows = [[arm, figure(x)] for arm, x in published.DECODE_KL.items()]
+    note = "Nine texts, 128 forced tokens, another and far larger model: compare signs and order."
+    return Table(title="Published: decode KL", columns=["arm", "mean KL"], rows=rows, note=note)
 
 
 def sweeps(work: Work) -> Section:
@@ -228,6 +256,13 @@ def sweeps(work: Work) -> Section:
         for what in series
         for label, v in kl[what].items()
     ]
+    best = min(published.GAIN_SWEEP, key=lambda g: published.GAIN_SWEEP[g])
+    here = kl["gain"]["without centre"]
+    findings.append(
+        f"The published gain optimum with a window of 128 and no centre is {best:g} "
+        f"({published.GAIN_SWEEP[best]:+d} % KL); here {best:g} changes the KL by "
+        f"{signed(here[best] / here[1.0] - 1)}."
+    )
     return Section(
         title=f"Sweeps, {plan.forced} forced tokens x {len(texts)} texts",
         findings=[control_sentence(runs), *findings],
