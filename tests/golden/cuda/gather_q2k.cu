@@ -1,0 +1,62 @@
+#line 1 "generated:kvcore/ops/gather.c"
+#define K_BITS (2)
+#define K_CODE_MASK (3)
+#define K_DIM (128)
+#define K_DIVISOR kc_as_f32(0x3f800000u)
+#define K_GROUP (32)
+#define K_HALVES (0)
+#define K_HIGH (3)
+#define K_KIND (4)
+#define K_LOW (0)
+#define K_N_LEVELS (4)
+#define K_PER_BYTE (4)
+#define K_PER_CHANNEL (1)
+#define K_ROUNDING (3)
+#define K_ROW_BYTES (32)
+#define K_RULE (2)
+#define K_SIGNED (0)
+#define K_STORED (1)
+#define K_ZERO (0)
+#define V_BITS (4)
+#define V_CODE_MASK (15)
+#define V_DIM (128)
+#define V_DIVISOR kc_as_f32(0xc1000000u)
+#define V_GROUP (32)
+#define V_HALVES (1)
+#define V_HIGH (15)
+#define V_KIND (3)
+#define V_LOW (0)
+#define V_N_LEVELS (16)
+#define V_PER_BYTE (2)
+#define V_PER_CHANNEL (0)
+#define V_ROUNDING (2)
+#define V_ROW_BYTES (64)
+#define V_RULE (1)
+#define V_SIGNED (0)
+#define V_STORED (0)
+#define V_ZERO (8)
+static __device__ const u32 kc_bits_k_levels[4] = {0xbfc1555du, 0xbee7d2c9u, 0x3ee7d2c9u, 0x3fc1555du};
+KC_FN f32 k_levels(i32 i) { return kc_as_f32(kc_bits_k_levels[i]); }
+static __device__ const u32 kc_bits_k_thresholds[3] = {0xbf7b4a0fu, 0x00000000u, 0x3f7b4a0fu};
+KC_FN f32 k_thresholds(i32 i) { return kc_as_f32(kc_bits_k_thresholds[i]); }
+static __device__ const u32 kc_bits_v_levels[1] = {0x00000000u};
+KC_FN f32 v_levels(i32 i) { return kc_as_f32(kc_bits_v_levels[i]); }
+static __device__ const u32 kc_bits_v_thresholds[1] = {0x00000000u};
+KC_FN f32 v_thresholds(i32 i) { return kc_as_f32(kc_bits_v_thresholds[i]); }
+typedef struct { i32 n_heads; i32 page_size; i32 n_pages_each; i32 n_pages; i32 n_ids; i32 n_chunks; } kc_gather_values;
+static __device__ __forceinline__ void kc_gather_body(const u8 *__restrict__ k_codes, const f16 *__restrict__ k_scales, const u8 *__restrict__ v_codes, const f16 *__restrict__ v_scales, const i32 *__restrict__ table, const i32 *__restrict__ ids, f16 *__restrict__ k, f16 *__restrict__ v, i32 *__restrict__ errors, const i32 n_heads, const i32 page_size, const i32 n_pages_each, const i32 n_pages, const i32 n_ids, const i32 n_chunks, const i32 lane, const i32 gx, const i32 gy, const i32 gz);
+extern "C" __global__ void __launch_bounds__(64, 4) kc_gather(
+    const u8 *__restrict__ k_codes,
+    const f16 *__restrict__ k_scales,
+    const u8 *__restrict__ v_codes,
+    const f16 *__restrict__ v_scales,
+    const i32 *__restrict__ table,
+    const i32 *__restrict__ ids,
+    f16 *__restrict__ k,
+    f16 *__restrict__ v,
+    i32 *__restrict__ errors,
+    const kc_gather_values kc_values)
+{
+    kc_gather_body(k_codes, k_scales, v_codes, v_scales, table, ids, k, v, errors, kc_values.n_heads, kc_values.page_size, kc_values.n_pages_each, kc_values.n_pages, kc_values.n_ids, kc_values.n_chunks, (i32)threadIdx.x, (i32)blockIdx.x, (i32)blockIdx.y, (i32)blockIdx.z);
+}
+#define KC_ENTRY_gather static __device__ __forceinline__ void kc_gather_body(const u8 *__restrict__ k_codes, const f16 *__restrict__ k_scales, const u8 *__restrict__ v_codes, const f16 *__restrict__ v_scales, const i32 *__restrict__ table, const i32 *__restrict__ ids, f16 *__restrict__ k, f16 *__restrict__ v, i32 *__restrict__ errors, const i32 n_heads, const i32 page_size, const i32 n_pages_each, const i32 n_pages, const i32 n_ids, const i32 n_chunks, const i32 lane, const i32 gx, const i32 gy, const i32 gz)

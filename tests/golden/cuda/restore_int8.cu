@@ -1,0 +1,75 @@
+#line 1 "generated:kvcore/ops/restore.c"
+#define CENTRE (0)
+#define K_BITS (8)
+#define K_CODE_MASK (255)
+#define K_DIM (128)
+#define K_DIVISOR kc_as_f32(0x42fe0000u)
+#define K_GROUP (64)
+#define K_HALVES (0)
+#define K_HIGH (127)
+#define K_KIND (3)
+#define K_LOW (-127)
+#define K_N_LEVELS (255)
+#define K_PER_BYTE (1)
+#define K_PER_CHANNEL (0)
+#define K_ROUNDING (0)
+#define K_ROW_BYTES (128)
+#define K_RULE (0)
+#define K_SIGNED (1)
+#define K_STORED (1)
+#define K_ZERO (0)
+#define V_BITS (8)
+#define V_CODE_MASK (255)
+#define V_DIM (128)
+#define V_DIVISOR kc_as_f32(0x42fe0000u)
+#define V_GROUP (64)
+#define V_HALVES (0)
+#define V_HIGH (127)
+#define V_KIND (3)
+#define V_LOW (-127)
+#define V_N_LEVELS (255)
+#define V_PER_BYTE (1)
+#define V_PER_CHANNEL (0)
+#define V_ROUNDING (0)
+#define V_ROW_BYTES (128)
+#define V_RULE (0)
+#define V_SIGNED (1)
+#define V_STORED (1)
+#define V_ZERO (0)
+static __device__ const u32 kc_bits_k_levels[1] = {0x00000000u};
+KC_FN f32 k_levels(i32 i) { return kc_as_f32(kc_bits_k_levels[i]); }
+static __device__ const u32 kc_bits_k_thresholds[1] = {0x00000000u};
+KC_FN f32 k_thresholds(i32 i) { return kc_as_f32(kc_bits_k_thresholds[i]); }
+static __device__ const u32 kc_bits_v_levels[1] = {0x00000000u};
+KC_FN f32 v_levels(i32 i) { return kc_as_f32(kc_bits_v_levels[i]); }
+static __device__ const u32 kc_bits_v_thresholds[1] = {0x00000000u};
+KC_FN f32 v_thresholds(i32 i) { return kc_as_f32(kc_bits_v_thresholds[i]); }
+typedef struct { i32 n_heads; i32 page_size; i32 n_pages_each; i32 n_pages; i32 sinks; i32 k_ring; i32 v_ring; i32 n_k_slots; i32 n_v_slots; i32 window; i32 n_chunks; } kc_restore_values;
+static __device__ __forceinline__ void kc_restore_body(const u8 *__restrict__ k_codes, const f16 *__restrict__ k_scales, const u8 *__restrict__ v_codes, const f16 *__restrict__ v_scales, const i32 *__restrict__ table, const i32 *__restrict__ marks, const i32 *__restrict__ lengths, const f16 *__restrict__ centre, f16 *__restrict__ k_slots, f16 *__restrict__ v_slots, i32 *__restrict__ errors, const i32 n_heads, const i32 page_size, const i32 n_pages_each, const i32 n_pages, const i32 sinks, const i32 k_ring, const i32 v_ring, const i32 n_k_slots, const i32 n_v_slots, const i32 window, const i32 n_chunks, const i32 lane, const i32 gx, const i32 gy, const i32 gz);
+extern "C" __global__ void __launch_bounds__(64, 4) kc_restore(
+    const u8 *__restrict__ k_codes,
+    const f16 *__restrict__ k_scales,
+    const u8 *__restrict__ v_codes,
+    const f16 *__restrict__ v_scales,
+    const i32 *__restrict__ table,
+    const i32 *__restrict__ marks,
+    const i32 *__restrict__ lengths,
+    const f16 *__restrict__ centre,
+    f16 *__restrict__ k_slots,
+    f16 *__restrict__ v_slots,
+    i32 *__restrict__ errors,
+    const kc_restore_values kc_values)
+{
+    kc_restore_body(k_codes, k_scales, v_codes, v_scales, table, marks, lengths, centre, k_slots, v_slots, errors, kc_values.n_heads, kc_values.page_size, kc_values.n_pages_each, kc_values.n_pages, kc_values.sinks, kc_values.k_ring, kc_values.v_ring, kc_values.n_k_slots, kc_values.n_v_slots, kc_values.window, kc_values.n_chunks, (i32)threadIdx.x, (i32)blockIdx.x, (i32)blockIdx.y, (i32)blockIdx.z);
+}
+#define KC_ENTRY_restore static __device__ __forceinline__ void kc_restore_body(const u8 *__restrict__ k_codes, const f16 *__restrict__ k_scales, const u8 *__restrict__ v_codes, const f16 *__restrict__ v_scales, const i32 *__restrict__ table, const i32 *__restrict__ marks, const i32 *__restrict__ lengths, const f16 *__restrict__ centre, f16 *__restrict__ k_slots, f16 *__restrict__ v_slots, i32 *__restrict__ errors, const i32 n_heads, const i32 page_size, const i32 n_pages_each, const i32 n_pages, const i32 sinks, const i32 k_ring, const i32 v_ring, const i32 n_k_slots, const i32 n_v_slots, const i32 window, const i32 n_chunks, const i32 lane, const i32 gx, const i32 gy, const i32 gz)
+typedef struct { i32 n_sequences; i32 window; i32 k_ring; i32 v_ring; } kc_reach_values;
+static __device__ __forceinline__ void kc_reach_body(i32 *__restrict__ marks, const i32 *__restrict__ lengths, const i32 n_sequences, const i32 window, const i32 k_ring, const i32 v_ring, const i32 lane, const i32 gx, const i32 gy, const i32 gz);
+extern "C" __global__ void __launch_bounds__(64, 4) kc_reach(
+    i32 *__restrict__ marks,
+    const i32 *__restrict__ lengths,
+    const kc_reach_values kc_values)
+{
+    kc_reach_body(marks, lengths, kc_values.n_sequences, kc_values.window, kc_values.k_ring, kc_values.v_ring, (i32)threadIdx.x, (i32)blockIdx.x, (i32)blockIdx.y, (i32)blockIdx.z);
+}
+#define KC_ENTRY_reach static __device__ __forceinline__ void kc_reach_body(i32 *__restrict__ marks, const i32 *__restrict__ lengths, const i32 n_sequences, const i32 window, const i32 k_ring, const i32 v_ring, const i32 lane, const i32 gx, const i32 gy, const i32 gz)
