@@ -116,11 +116,15 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         self.record_past = True
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Drop the last ``-tokens_to_remove`` columns and make the rest final."""
-        n = -int(tokens_to_remove)
-        if n < 0 or n > self.get_seq_length():
-            expected = f"{-self.get_seq_length()} to 0, the negative number of tokens to drop"
-            raise RangeError(message("crop", "tokens_to_remove", got=-n, expected=expected))
+        """Drop the last ``-tokens_to_remove`` columns and make the rest final.
+
+        A positive number is the length to keep, as transformers before 5 gives it.
+        """
+        given, length = int(tokens_to_remove), self.get_seq_length()
+        n = max(length - given, 0) if given > 0 else -given
+        if n > length:
+            expected = f"{-length} to 0, the negative number of tokens to drop"
+            raise RangeError(message("crop", "tokens_to_remove", got=given, expected=expected))
         dropped = np.zeros(len(self.rows), np.int64)
         while n:
             last = self._seen.pop()

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="the extra torch is not installed")
 transformers = pytest.importorskip("transformers", reason="the extra torch is not installed")
 
 import kvcore  # noqa: E402
-from kvcore.errors import ShapeError, UnsupportedError  # noqa: E402
+from kvcore.errors import RangeError, ShapeError, UnsupportedError  # noqa: E402
 from kvcore.transformers import KVCoreCache, cache_argument, prepare, refusals  # noqa: E402
 from kvcore.transformers.attention import attention, padding_mask  # noqa: E402
 
@@ -186,6 +186,19 @@ def test_crop_of_recorded_drafts_leaves_the_bytes_of_plain_decoding():
     assert len(row) == len(other) == 80
     for exact, got in zip(row.read(), other.read(), strict=True):
         np.testing.assert_array_equal(exact, got)
+
+
+@pytest.mark.parametrize(("given", "left"), [(0, 40), (-7, 33), (33, 33), (99, 40), (-40, 0)])
+def test_crop_takes_what_to_drop_or_what_to_keep(llama, given, left):
+    prepare(llama)
+    cache = KVCoreCache("f16")
+    with torch.no_grad():
+        llama(prompt(), **{cache_argument(llama): cache})
+    cache.crop(given)
+    assert cache.get_seq_length() == len(cache.layers[2].rows[0]) == left
+    with pytest.raises(RangeError, match="tokens_to_remove"):
+        cache.crop(-41)
+    assert cache.get_seq_length() == left
 
 
 def test_the_cache_is_attended_packed_and_takes_the_bytes_of_the_plan(llama):
