@@ -94,6 +94,8 @@ class Summary:
         Mean of the texts'.
     per_text : list of float
         Mean KL of each.
+    nll_per_text : list of float
+        Its score.
     """
 
     mean_kl: float
@@ -103,6 +105,7 @@ class Summary:
     nll: float
     nll_exact: float
     per_text: list[float]
+    nll_per_text: list[float]
 
 
 def summarize(runs: Sequence[Divergence]) -> Summary:
@@ -116,6 +119,7 @@ def summarize(runs: Sequence[Divergence]) -> Summary:
         nll=float(np.mean([r.nll for r in runs])),
         nll_exact=float(np.mean([r.nll_exact for r in runs])),
         per_text=[r.mean_kl for r in runs],
+        nll_per_text=[r.nll for r in runs],
     )
 
 

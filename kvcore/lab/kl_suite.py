@@ -212,6 +212,18 @@ def text_table(found: Mapping[str, Summary], texts: Sequence[Text]) -> Table:
     return Table(title="Mean KL by text", columns=columns, rows=rows, note=note)
 
 
+def score_table(found: Mapping[str, Summary], texts: Sequence[Text]) -> Table:
+    """Return the score by text, the exact run's first."""
+    exact = next(iter(found.values()))
+    rows = [[name, *(f"{x:.3f}" for x in s.nll_per_text)] for name, s in found.items()]
+    columns = ["arm", *(f"{t.name} ({t.kind})" for t in texts)]
+    note = (
+        "Mean negative log likelihood of the text's own next token, in nats; the first row is "
+        f"float16's, {exact.nll_exact:.3f} on average."
+    )
+    return Table(title="Score by text", columns=columns, rows=rows, note=note)
+
+
 def worst_control(runs: Mapping[str, Sequence[Divergence]]) -> float:
     """Return the largest KL of the control over all positions: must be 0."""
     return float(np.max(np.abs(np.concatenate([d.kl for d in runs[CONTROL]]))))

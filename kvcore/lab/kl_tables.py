@@ -8,7 +8,13 @@ from dataclasses import asdict
 from kvcore.lab.divergence import Divergence, Summary, change
 from kvcore.lab.eval_kl import CONTROL
 from kvcore.lab.journal import versions
-from kvcore.lab.kl_suite import kl_table, summaries, text_table, worst_control
+from kvcore.lab.kl_suite import (
+    kl_table,
+    score_table,
+    summaries,
+    text_table,
+    worst_control,
+)
 from kvcore.lab.logits_file import LogitsMeta
 from kvcore.lab.tables import Section, figure
 from kvcore.lab.texts import Text
@@ -52,7 +58,11 @@ def kl_section(
     return Section(
         title=title,
         findings=[control_sentence(runs), *grouping_sentences(found)],
-        tables=[kl_table(found, sizes, baseline, title), text_table(found, texts)],
+        tables=[
+            kl_table(found, sizes, baseline, title),
+            text_table(found, texts),
+            score_table(found, texts),
+        ],
         data={
             "mode": mode,
             "baseline": baseline,

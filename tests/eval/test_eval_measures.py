@@ -98,6 +98,7 @@ def test_a_summary_counts_each_text_once_and_each_position_for_quantiles():
     s = summarize([one, two])
     assert (s.mean_kl, s.median_kl, s.per_text, s.nll) == (4.0, 3.0, [2.0, 6.0], 3.0)
     assert s.top1 == pytest.approx(2 / 3)
+    assert s.nll_per_text == [2.0, 4.0]
 
 
 def test_a_change_is_the_geometric_mean_and_counts_texts():
