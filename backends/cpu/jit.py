@@ -90,7 +90,7 @@ def _first(compiled: Any, args: tuple[Any, ...]) -> Any:
     def announce() -> None:
         if not done.wait(PATIENCE) and not _told.is_set():
             _told.set()
-            log.warning("kvcore: compiling the CPU kernels (once on this machine, ~10 s) ...")
+            log.warning("kvcore: compiling the CPU kernels (once on this machine, about 15 s) ...")
 
     threading.Thread(target=announce, daemon=True).start()
     start = time.perf_counter()
