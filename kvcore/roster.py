@@ -36,6 +36,12 @@ class Member(KVCache):
     def _sibling(self) -> Member:
         return self._owner._new()
 
+    def _release(self, n: int) -> None:
+        """Give the units behind cell `n` back to the pool."""
+        kept = -(-n // self.spec.layout.unit_cells)
+        self._pages.drop(self._units[kept:])
+        self._set_units(self._units[:kept])
+
     def fork(self) -> Member:
         """Return a new sequence with the same cells."""
         return self._owner[self._owner.fork(self._owner._id_of(self))]

@@ -7,7 +7,6 @@ sequence leaves with a file, and equal caches have equal snapshots on every back
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvcore import marks as rules
+from kvcore.container import seal_of
 from kvcore.errors import FormatError, message
 from kvcore.layout import CENTRED, LENGTH, Layout
 from kvcore.numerics import Array
@@ -74,11 +74,11 @@ def save_incremental(cache: KVCache, base: bytes) -> Incremental:
         cache._check_settled("snapshot")
         state = _exact(cache)
         known, low = cache._saved
-        old = read(base) if base and hashlib.sha256(base).digest() == known else None
+        old = read(base) if base and seal_of(base) == known else None
         reused = 0 if old is None else _reusable(old, list(cache.marks), state[2], low)
         image = _gathered(cache, state, old, reused)
         data = write(image)
-        cache._saved = (hashlib.sha256(data).digest(), len(cache))
+        cache._saved = (seal_of(data), len(cache))
         return Incremental(data=data, reused=reused)
 
 
@@ -206,7 +206,7 @@ def load_new(backend: Backend, data: bytes, capacity: int | None = None) -> KVCa
     size = image.capacity if capacity is None else capacity
     _check_fits(image, size)
     cache = KVCache(backend, image.spec, size, reserve)
-    cache._adopt(image, hashlib.sha256(data).digest())
+    cache._adopt(image, seal_of(data))
     return cache
 
 
@@ -215,7 +215,7 @@ def load_into(cache: KVCache, data: bytes) -> None:
     image = read(data, cache.spec)
     with cache._lock.writing():
         _check_fits(image, cache.capacity)
-        cache._adopt(image, hashlib.sha256(data).digest())
+        cache._adopt(image, seal_of(data))
 
 
 def _check_fits(image: Image, capacity: int) -> None:

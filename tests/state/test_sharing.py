@@ -259,6 +259,22 @@ def test_out_of_pages_changes_nothing(backend: Backend) -> None:
     assert batch.lengths([a, b]).tolist() == [90, 70]
 
 
+def test_truncate_gives_pages_back_to_the_pool(backend: Backend) -> None:
+    spec = make_spec("f16")
+    batch = backend.sequences(spec, 16)
+    a, b = batch.add(), batch.add()
+    batch.append([a], *cells(1, 60))
+    c = batch.fork(a)
+    assert batch.free_pages == 1
+    batch[a].truncate(10)
+    assert batch.free_pages == 1  # the fork still holds them
+    batch[c].truncate(0)
+    assert batch.free_pages == 16 - 3
+    batch.append([b], *cells(2, 52))
+    assert same(batch[b], fed(backend, spec, cells(2, 52))) == []
+    assert same(batch[a], fed(backend, spec, cut(cells(1, 60), 0, 10))) == []
+
+
 def test_two_forks_of_one_unit_need_one_copy(backend: Backend) -> None:
     """The last owner keeps the unit: a pool with one free unit serves both."""
     spec = make_spec("f16")
