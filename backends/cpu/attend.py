@@ -237,6 +237,7 @@ def attend(
         )  # fmt: skip
         place[B], place[HEAD], place[CHUNK] = b, h, lengths.shape[1]
         place[OWN_START] = asked.own_start[b]
+        ids = asked.ids[b if options[USE_IDS] else 0]
         for start in range(items[i, ITEM_FIRST], items[i, ITEM_END], TILE):
             end = min(start + TILE, items[i, ITEM_END])
             own = start >= place[OWN_START]
@@ -250,7 +251,7 @@ def attend(
                     after = t1
                 if view == UNSEEN:
                     continue
-                n = _list_cells(lengths[b], asked.ids[b], t, start, end, options, cells, inside)
+                n = _list_cells(lengths[b], ids, t, start, end, options, cells, inside)
                 for which in range(2 if n else 0):
                     is_k = which == 0
                     store = k if is_k else v

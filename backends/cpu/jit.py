@@ -28,6 +28,9 @@ _COMMON: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrap
 F = TypeVar("F", bound=Callable[..., Any])
 _told = threading.Event()
 
+compiled_kernels: dict[str, Any] = {}
+"""numba's dispatchers by name: each should ever have one signature."""
+
 
 @functools.cache
 def fingerprint() -> str:
@@ -61,6 +64,7 @@ def kernel(function: F) -> F:
         quiet: F = np.errstate(all="ignore")(function)
         return quiet
     compiled: Any = numba.njit(**_COMMON)(function)
+    compiled_kernels[function.__name__] = compiled
     try:
         compiled.enable_caching()
         # numba looks at the kernel's own file only; what it calls lies in other files.

@@ -252,3 +252,23 @@ def test_the_first_token_of_a_warm_process_is_quick() -> None:
         cache.append(k[i : i + 1], v[i : i + 1])
         cache.attend(q)
     print(f"[cpu] append and attend at 1k cells: {(time.perf_counter() - start) / 20 * 1e3:.3f} ms")
+
+
+def test_every_kernel_has_one_signature_whatever_it_is_given() -> None:
+    pytest.importorskip("numba")
+    from kvcore.backends.cpu.jit import compiled_kernels
+
+    be, rng = get_backend("cpu"), np.random.default_rng(0)
+    for name in kvcore.formats():
+        spec = kvcore.CacheSpec(format=name, n_kv_heads=1, head_dim=64, page_size=16)
+        cache = be.cache(spec, 200)
+        for n, dtype in ((1, np.float64), (130, np.float16), (2, np.float32)):
+            k, v = rng.normal(size=(2, n, 1, 64)).astype(dtype)
+            k.setflags(write=False)
+            cache.append(k, v)
+        wide = rng.normal(size=(2, 4, 128)).astype(np.float32)
+        cache.attend(wide[:, :, ::2], ids=np.arange(60).reshape(2, 30)[:, ::2])
+        cache.attend(np.asfortranarray(rng.normal(size=(30, 2, 64))), window=40, softcap=3)
+        be.gather(cache.pool, cache.table, np.arange(9)[::2])
+    several = {n: c.signatures for n, c in compiled_kernels.items() if len(c.signatures) > 1}
+    assert several == {}
