@@ -109,11 +109,12 @@ def signed(x: float, digits: int = 1) -> str:
 
 
 def figure(x: float, digits: int = 3) -> str:
-    """Return a number with so many significant digits, without an exponent."""
+    """Return a number with so many significant digits, small ones with an exponent."""
     if x == 0:
         return "0"
-    text = f"{x:#.{digits}g}"
-    return f"{float(text):.{digits + 3}f}".rstrip("0") if "e-" in text else text.rstrip(".")
+    if abs(x) < 1e-4:
+        return f"{x:.{digits - 1}e}"
+    return f"{x:#.{digits}g}".rstrip(".")
 
 
 def ordered(values: dict[str, float]) -> str:

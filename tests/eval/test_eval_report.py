@@ -107,6 +107,6 @@ def test_numbers_are_written_as_people_read_them():
     assert percent(0.12345) == "12.35"
     assert signed(-0.051) == "-5.1 %"
     assert [figure(x) for x in (0, 1.234, 0.01234, 0.00001234, 123.4)] == [
-        "0", "1.23", "0.0123", "0.000012", "123",
+        "0", "1.23", "0.0123", "1.23e-05", "123",
     ]  # fmt: skip
     assert ordered({"b": 2.0, "a": 1.0, "c": 2.0}) == "a < b = c"
