@@ -25,6 +25,11 @@ class Journal:
     path : Path or None
         A file of JSON lines; None keeps results in memory only.
 
+    Attributes
+    ----------
+    sources : set of str
+        :func:`source_digest` of the kvcore that measured each result that was asked for.
+
     Raises
     ------
     DataFileError
@@ -34,6 +39,8 @@ class Journal:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._known: dict[str, Any] = {}
+        self._source: dict[str, str] = {}
+        self.sources: set[str] = set()
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,6 +53,7 @@ class Journal:
             try:
                 found = json.loads(line)
                 self._known[_name(found["key"])] = found["value"]
+                self._source[_name(found["key"])] = found.get("source", "unrecorded")
             except (ValueError, KeyError, TypeError) as error:
                 raise DataFileError(
                     f"[journal] line {i + 1} of {path.name} is no result: got "
@@ -66,11 +74,14 @@ class Journal:
         name = _name(key)
         if name not in self._known:
             value = measure()
+            self._source[name] = source_digest()
             if self._path is not None:
-                line = json.dumps({"key": dict(key), "value": value}, ensure_ascii=False)
+                record = {"key": dict(key), "value": value, "source": source_digest()}
+                line = json.dumps(record, ensure_ascii=False)
                 with self._path.open("a", encoding="utf-8") as f:
                     f.write(line + "\n")
             self._known[name] = json.loads(json.dumps(value))
+        self.sources.add(self._source[name])
         return self._known[name]
 
     def __contains__(self, key: Mapping[str, Any]) -> bool:

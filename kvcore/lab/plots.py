@@ -190,6 +190,8 @@ def _label(axes: Any, points: Mapping[str, tuple[float, float]], span: float) ->
         height = math.log(kl)
         # Names start right of their points; one of n letters is about 0.03 n octaves long.
         near = [h for s, h, n in placed if 0 <= math.log2(size / s) < 0.05 + 0.03 * n]
+        reach = 0.05 + 0.03 * len(name)
+        near += [math.log(k) for s, k in points.values() if 0 < math.log2(s / size) < reach]
         while any(abs(h - height) < step * 0.98 for h in near):
             height += step / 4
         placed.append((size, height, len(name)))

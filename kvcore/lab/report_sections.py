@@ -350,6 +350,8 @@ def origin(work: Work, command: str) -> dict[str, str]:
         "model file": f"{work.loaded.path.name}, sha256 {suite.model_sha256}",
         "backend": f"{work.backend.name}, {work.backend.device}",
         "seed": "0 (synthetic queries and facts; everything else is deterministic)",
-        "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
+        "versions": ", ".join(f"{k} {v}" for k, v in versions().items() if k != "source"),
+        "sources": f"measured by {', '.join(sorted(work.journal.sources)) or 'nothing'}; page "
+        f"written by {versions()['source']} (hashes of kvcore's source files)",
         "texts": ", ".join(f"{t.name} {t.sha256[:12]}" for t in work.texts(work.plan.texts)),
     }
