@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -152,7 +153,8 @@ class _TextRun:
         if self.suite.save is None or self._prompt is None:
             return
         self.suite.save.mkdir(parents=True, exist_ok=True)
-        file = f"{self.text.name}.{name}.{self.plan.mode}.safetensors".replace("/", "_")
+        arm = re.sub(r"[^\w.+=,-]", "_", name)  # some systems allow no colon in a file's name
+        file = f"{self.text.name}.{arm}.{self.plan.mode}.safetensors"
         meta = logits_meta(
             model_sha256=self.suite.model_sha256,
             text=self.text.name,

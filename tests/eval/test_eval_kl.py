@@ -103,7 +103,7 @@ def test_saved_logits_are_those_that_were_compared(tmp_path, loaded, backend, bo
     suite = KlSuite(loaded, backend, Journal(None), save=tmp_path / "l")
     runs = suite.run([body], parse_arms(["q2k:bare"]), Plan(n_prompt=PROMPT, n_forced=8))
     exact = read_logits(tmp_path / "l" / "made.f16.decode.safetensors")
-    other = read_logits(tmp_path / "l" / "made.q2k:bare.decode.safetensors")
+    other = read_logits(tmp_path / "l" / "made.q2k_bare.decode.safetensors")
     assert compare(exact.rows, other.rows, exact.targets.tolist()) == runs["q2k:bare"][0]
 
 
