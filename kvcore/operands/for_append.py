@@ -67,6 +67,11 @@ def append(
         shape_of(done, op, "commit", f"[{batch}]", (batch,))
     if state is not None:
         check_state(op, pool, state, batch)
+    elif draft or done is not None:
+        raise ShapeError(
+            f"[{op}] draft and commit need a state that keeps them: got no state, expected one; "
+            "make it with backend.state(spec.state_layout)"
+        )
     if is_host(pos):
         _check_positions(op, layout, t, pos, state)
         if state is not None and is_host(state.marks):

@@ -191,6 +191,10 @@ CASES: dict[str, tuple[Call, type[Exception], str]] = {
         lambda w: drafted(w, n=15, draft=True),
         RangeError, r"\[append\] too many drafts: got 18, expected <= 17",
     ),
+    "a draft without a state": (
+        lambda w: w.append([0], draft=True),
+        ShapeError, r"\[append\] draft and commit need a state that keeps them: got no state",
+    ),
     "a state of another layout": (
         lambda w: w.append([0], state=other_state(w)),
         ShapeError, r"\[append\] the state was made for another layout than the pool's",
