@@ -28,16 +28,15 @@ REPO = Path(__file__).resolve().parents[2]
 PLAN = ("plan", "--heads", 2, "--head-dim", 256, "--layers", 12, "--context", 262144)
 
 
-def as_module(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def as_module(*arguments: str, encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(REPO), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
         [sys.executable, "-m", "kvcore", *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
+        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": encoding},
         timeout=120,
         check=False,
-        **options,  # type: ignore[call-overload]
     )
 
 
@@ -170,6 +169,12 @@ def test_python_m_kvcore_is_the_command():
     assert ran.returncode == 0
     assert [row["name"] for row in json.loads(ran.stdout)] == list(kvcore.formats())
     assert as_module("formats", "q9").returncode == 2
+
+
+def test_a_console_that_knows_ascii_only_still_gets_the_table():
+    ran = as_module("formats", "--dims", encoding="ascii")
+    assert ran.returncode == 0
+    assert "? 96" in ran.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a POSIX pipe")
