@@ -1,141 +1,161 @@
-"""Milliseconds per op on one backend: append, gather and decode attention of packed caches.
+"""Milliseconds per op on one device, as markdown.
 
-    python bench/ops.py --backend cuda [--cells 4096 32768 131072] [--formats f16 int8 q4_0 q2k]
+    python -m bench.ops --backend cuda [--cells 4096 32768 131072] [--format f16 ...]
 
-Stateless ops on one layer's pool, real random data, a shuffled page table (whole units), operands
-held by the device where the backend takes them there. A figure is the median over rounds of (calls
-between two synchronisations / number of calls); GB/s counts the packed K and V bytes that the op
-must move. Markdown on stdout.
+For each format, context and shape (query heads / KV heads / head size): append of one token,
+attention of one query token over the whole context, gather of 4096 cells. CUDA is timed by events
+on the stream; elsewhere the clock around a synchronisation. The median of several rounds, each of
+enough calls to last a while; nothing is allocated inside (out=, scratch=).
 """
 
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import kvcore
+from kvcore.backend import Backend
 
-SHAPES = {"24/2/256": (24, 2, 256), "32/8/128": (32, 8, 128)}
-GATHERED = 2051
+FORMATS = ("f16", "int8", "q4_0", "q2k")
+CELLS = (4096, 32768, 131072)
+SHAPES = ((24, 2, 256), (32, 8, 128))
+PAGE = 32
+GATHERED = 4096
 CHUNK = 4096
-ROUNDS = 7
 
 
-def timed(be: Any, call: Callable[[], Any], budget: float) -> float:
-    """Return the median milliseconds of one call; each round lasts about budget / ROUNDS s."""
-    for _ in range(2):
-        call()
-    be.synchronize()
-    start = time.perf_counter()
-    call()
-    be.synchronize()
-    once = time.perf_counter() - start
-    n = max(1, min(200, int(budget / ROUNDS / max(once, 1e-6))))
-    rounds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Query heads, KV heads, head size."""
+
+    queries: int
+    heads: int
+    dim: int
+
+    def __str__(self) -> str:
+        return f"{self.queries}/{self.heads}/{self.dim}"
+
+
+class Clock:
+    """Times calls on a backend: CUDA events where there are, else the wall."""
+
+    def __init__(self, be: Backend) -> None:
+        self._be = be
+        self._cupy: Any = None
+        if be.name == "cuda":
+            import cupy
+
+            self._cupy = cupy
+
+    def once(self, call: Callable[[], Any], n: int) -> float:
+        """Return milliseconds of one of n calls."""
+        if self._cupy is None:
+            start = time.perf_counter()
+            for _ in range(n):
+                call()
+            self._be.synchronize()
+            return (time.perf_counter() - start) * 1e3 / n
+        first, last = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        first.record()
         for _ in range(n):
             call()
-        be.synchronize()
-        rounds.append((time.perf_counter() - start) / n * 1e3)
-    return statistics.median(rounds)
+        last.record()
+        last.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(first, last)) / n
+
+    def measure(self, call: Callable[[], Any], rounds: int, budget_ms: float) -> float:
+        """Return the median of a few rounds, warmed up."""
+        call()
+        self._be.synchronize()
+        n = max(1, min(200, int(budget_ms / max(self.once(call, 1), 1e-3))))
+        found = [self.once(call, n) for _ in range(rounds)]
+        self._be.synchronize()
+        return statistics.median(found)
 
 
-def on_device(be: Any, values: np.ndarray[Any, Any], kind: str) -> Any:
-    """Return values where the backend keeps operands."""
-    if kind == "float" or not hasattr(be.arrays, "upload"):
-        return be.arrays.asarray(values, kind, "bench", "operand")
-    return be.arrays.upload(np.ascontiguousarray(values, np.int32))
+def device_ints(be: Backend, values: Any) -> Any:
+    """Return int32 values where the backend's kernels read them."""
+    data = np.ascontiguousarray(values, np.int32)
+    array = be.allocate(data.shape, "i4")
+    be.write(array, data)
+    return array
 
 
-def shuffled_table(layout: Any, n_pages: int, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return a page table whose units are in random order."""
-    u = layout.unit_pages
-    units = rng.permutation(n_pages // u)
-    return (units[:, None] * u + np.arange(u)).reshape(1, -1).astype(np.int32)
-
-
-def filled_pool(be: Any, spec: Any, cells: int, table: Any, rng: np.random.Generator) -> Any:
-    """Return a pool of random cells, appended in chunks."""
-    layout = spec.layout
-    pool = be.pool(layout, layout.pages_for(cells))
-    h, d = layout.n_kv_heads, layout.head_dim_k
-    x = rng.standard_normal((2, CHUNK, h, d), np.float32)
-    k, v = on_device(be, x[0], "float"), on_device(be, x[1], "float")
-    for start in range(0, cells, CHUNK):
-        positions = np.arange(start, start + CHUNK, dtype=np.int32)
-        be.append(pool, table, positions, k, v)
-    return pool
-
-
-def measure(be: Any, name: str, shape: str, cells: int, budget: float) -> dict[str, float]:
-    """Return milliseconds by op for one format, shape and length."""
-    heads, h, d = SHAPES[shape]
+def fill(be: Backend, pool: Any, table: Any, cells: int, shape: Shape) -> None:
+    """Write every cell of the context, a chunk at a time."""
     rng = np.random.default_rng(0)
+    x = rng.standard_normal((CHUNK, shape.heads, shape.dim)).astype(np.float32)
+    for start in range(0, cells, CHUNK):
+        n = min(CHUNK, cells - start)
+        be.append(pool, table, np.arange(start, start + n, dtype=np.int32), x[:n], x[:n])
+    be.synchronize()
+
+
+def row(
+    be: Backend, clock: Clock, name: str, shape: Shape, cells: int, rounds: int, budget: float
+) -> list[str]:
+    """Measure one line of the table."""
     spec = kvcore.CacheSpec(
-        format=name, n_kv_heads=h, head_dim=d, page_size=64, recipe=None, grouping="eager"
+        format=name, n_kv_heads=shape.heads, head_dim=shape.dim, page_size=PAGE, recipe=None
     )
-    layout = spec.layout
-    host_table = shuffled_table(layout, layout.pages_for(cells), rng)
-    table = on_device(be, host_table, "int")
-    pool = filled_pool(be, spec, cells, host_table, rng)
-    k, v, one_k, one_v = (
-        on_device(be, rng.standard_normal((n, h, d), np.float32), "float")
-        for n in (CHUNK, CHUNK, 1, 1)
-    )
-    chunk = on_device(be, np.arange(CHUNK)[None], "int")
-    last = on_device(be, np.array([[cells - 1]]), "int")
-    ids = on_device(be, np.sort(rng.choice(cells, GATHERED, replace=False))[None], "int")
-    q = on_device(be, rng.standard_normal((1, 1, heads, d), np.float32), "float")
-    lengths = on_device(be, np.array([cells]), "int")
-    scratch, out = be.scratch(), be.attention(q, pool, table, lengths)
-    return {
-        "append 4096": timed(
-            be, lambda: be.append(pool, table, chunk, k, v, scratch=scratch), budget
-        ),
-        "append 1": timed(
-            be, lambda: be.append(pool, table, last, one_k, one_v, scratch=scratch), budget
-        ),
-        f"gather {GATHERED}": timed(be, lambda: be.gather(pool, table, ids), budget),
-        "attention": timed(
-            be,
-            lambda: be.attention(q, pool, table, lengths, out=out, scratch=scratch),
-            budget,
-        ),
-        "bytes": float(cells * spec.bytes_per_cell),
+    pages = spec.layout.pages_for(cells + PAGE)
+    pool = be.pool(spec.layout, pages)
+    table = np.random.default_rng(1).permutation(pages).astype(np.int32)
+    fill(be, pool, table, cells, shape)
+    held = device_ints(be, table)
+    scratch = be.scratch()
+    one = be.arrays.asarray(np.ones((1, shape.heads, shape.dim), np.float32), "float", "bench", "k")
+    q = be.arrays.asarray(np.ones((1, shape.queries, shape.dim), np.float32), "float", "bench", "q")
+    out = be.allocate((1, shape.queries, shape.dim), "f4")
+    position = device_ints(be, [cells])
+    length = device_ints(be, [cells])
+    picked = np.sort(np.random.default_rng(2).choice(cells, min(cells, GATHERED), replace=False))
+    ids = device_ints(be, picked)
+    calls = {
+        "append": lambda: be.append(pool, held, position, one, one, scratch=scratch),
+        "attention": lambda: be.attention(q, pool, held, length, out=out, scratch=scratch),
+        "gather": lambda: be.gather(pool, held, ids),
     }
+    found = {op: clock.measure(call, rounds, budget) for op, call in calls.items()}
+    bytes_read = cells * spec.bytes_per_cell
+    rate = bytes_read / found["attention"] / 1e6
+    times = [f"{found[op]:.4f}" for op in calls]
+    return [name, str(shape), f"{cells}", *times, f"{bytes_read / 2**20:.1f}", f"{rate:.1f}"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", required=True)
-    parser.add_argument("--cells", type=int, nargs="*", default=[4096, 32768, 131072])
-    parser.add_argument("--formats", nargs="*", default=["f16", "int8", "q4_0", "q2k"])
-    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--seconds", type=float, default=0.7, help="budget of one figure")
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--backend")
+    parser.add_argument("--cells", type=int, nargs="+", default=list(CELLS))
+    parser.add_argument("--format", nargs="+", default=list(FORMATS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget-ms", type=float, default=100.0, help="length of one round")
     options = parser.parse_args()
     be = kvcore.get_backend(options.backend)
+    clock = Clock(be)
+    print(f"# ms per op: {be.name}, {be.device}\n")
     print(
-        f"{be.name}: {be.device}; kvcore {kvcore.__version__}, Python {platform.python_version()}"
+        f"Portable bodies, pages of {PAGE} cells in random order, no state; append of one token, "
+        f"attention of one token over the whole context, gather of {GATHERED} cells; median of "
+        f"{options.rounds} rounds.\n"
     )
-    print("\nMilliseconds a call (heads / KV heads / head size; B = 1; pages of 64 cells)\n")
-    names = ["append 4096", "append 1", f"gather {GATHERED}", "attention"]
-    print(f"| shape | cells | format | {' | '.join(names)} | attention GB/s |")
-    print("|---|--:|---|" + "--:|" * (len(names) + 1))
-    for shape in options.shapes:
-        for cells in options.cells:
-            for name in options.formats:
-                row = measure(be, name, shape, cells, options.seconds)
-                rate = row["bytes"] / row["attention"] / 1e6
-                figures = " | ".join(f"{row[n]:.4g}" for n in names)
-                print(f"| {shape} | {cells} | {name} | {figures} | {rate:.4g} |", flush=True)
+    head = ["format", "Q/H/D", "cells", "append", "attention", "gather", "MiB read", "GB/s"]
+    print("| " + " | ".join(head) + " |\n|---|---|" + "---:|" * (len(head) - 2))
+    for queries, heads, dim in SHAPES:
+        shape = Shape(queries=queries, heads=heads, dim=dim)
+        for name in options.format:
+            for cells in options.cells:
+                line = row(be, clock, name, shape, cells, options.rounds, options.budget_ms)
+                print("| " + " | ".join(line) + " |", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
