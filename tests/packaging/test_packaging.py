@@ -109,6 +109,13 @@ def test_a_wheel_works_from_anywhere(wheel, tmp_path):
     command = python.with_name("kvcore.exe" if os.name == "nt" else "kvcore")
     formats = json.loads(call(command, "formats", "--json", cwd=tmp_path).stdout)
     assert "q2k" in [f["name"] for f in formats]
+    for arguments in (
+        ("emit", "--op", "append", "--target", "metal"),
+        ("walk", "--on", "reference"),
+        ("check", "--backend", "reference", "--op", "gather", "--quick"),
+        ("plan", "--heads", "2", "--head-dim", "64"),
+    ):
+        assert call(command, *arguments, cwd=tmp_path).stdout
 
 
 def test_an_editable_install_works(checkout, tmp_path):
