@@ -48,9 +48,7 @@ LOPSIDED = Codec(
 
 @pytest.fixture
 def toy_format() -> Any:
-    fmt = Format(
-        name="toy", k=LOPSIDED, v=FINE, rotate="kv", recipe=Kept(window=4, sinks=1)
-    )
+    fmt = Format(name="toy", k=LOPSIDED, v=FINE, rotate="kv", recipe=Kept(window=4, sinks=1))
     register(fmt)
     yield fmt
     unregister("toy")
