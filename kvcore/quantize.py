@@ -238,7 +238,10 @@ def apply_gain(scale: F16, gain: float) -> F16:
 
 def remove_gain(stored: F16, gain: float) -> F16:
     """Return f16(stored / gain): the scale that later codes are chosen against."""
-    return to_f16(stored.astype(np.float32) / np.float32(gain)) if gain != 1.0 else stored
+    if gain == 1.0:
+        return stored
+    with np.errstate(invalid="ignore"):  # a NaN scale stays NaN
+        return to_f16(stored.astype(np.float32) / np.float32(gain))
 
 
 def encode_group(

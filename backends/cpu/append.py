@@ -8,7 +8,7 @@ import numpy as np
 
 from kvcore import marks as rules
 from kvcore import operands
-from kvcore.errors import FormatError, ShapeError, message
+from kvcore.errors import ShapeError, message
 from kvcore.layout import CENTRED, COMMITTED, LENGTH, Layout
 from kvcore.numerics import F16, F32, Array, sequential_sum, to_f16
 from kvcore.pool import Pool, State
@@ -35,11 +35,6 @@ def append(
 ) -> None:
     """See :mod:`kvcore.ops.append`."""
     call = operands.append(operands.HOST, pool, table, positions, k, v, state, draft, commit)
-    if state is None and pool.layout.k_gain == "unbiased" and pool.layout.k.per_channel:
-        raise FormatError(
-            "[append] k_gain='unbiased' needs whole groups: got no state, expected one with "
-            "deferred grouping"
-        )
     _check_writable(pool, state)
     stores = open_stores(pool, state)
     for b in range(call.positions.shape[0]):

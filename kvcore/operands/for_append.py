@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvcore.errors import RangeError, ShapeError, message
+from kvcore.errors import FormatError, RangeError, ShapeError, message
 from kvcore.layout import LENGTH, Layout
 from kvcore.operands.arrays import Arrays, is_host, rank4, shape_of
 from kvcore.operands.tables import check_state, table
@@ -65,6 +65,12 @@ def append(
     if done is not None:
         done = done.reshape(-1)
         shape_of(done, op, "commit", f"[{batch}]", (batch,))
+    eager = state is None or not state.layout.deferred
+    if eager and layout.k_gain == "unbiased" and layout.k.per_channel:
+        raise FormatError(
+            f"[{op}] k_gain='unbiased' needs whole groups: got eager grouping, expected a state "
+            "with deferred grouping"
+        )
     if state is not None:
         check_state(op, pool, state, batch)
     elif draft or done is not None:

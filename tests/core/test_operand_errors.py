@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import traceback
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 import kvcore
 from kvcore import operands
 from kvcore.conformance.twin import STATE_ARRAYS
-from kvcore.errors import RangeError, ShapeError
+from kvcore.errors import FormatError, RangeError, ShapeError
 from kvcore.pool import Pool, State
 from kvcore.reference import Reference
 
@@ -90,6 +91,11 @@ def patched(table: np.ndarray, **values: int) -> np.ndarray:
 
 def other_state(w: World) -> State:
     return build("q4_0").state
+
+
+def unbiased_pool(w: World) -> Pool:
+    layout = dataclasses.replace(w.pool.layout, k_gain="unbiased")
+    return w.be.pool(layout, w.pool.n_pages)
 
 
 def two_states(w: World) -> State:
@@ -190,6 +196,10 @@ CASES: dict[str, tuple[Call, type[Exception], str]] = {
     "too many drafts": (
         lambda w: drafted(w, n=15, draft=True),
         RangeError, r"\[append\] too many drafts: got 18, expected <= 17",
+    ),
+    "an unbiased gain without whole groups": (
+        lambda w: w.append([0], pool=unbiased_pool(w)),
+        FormatError, r"\[append\] k_gain='unbiased' needs whole groups: got eager grouping",
     ),
     "a draft without a state": (
         lambda w: w.append([0], draft=True),
@@ -302,7 +312,7 @@ CASES: dict[str, tuple[Call, type[Exception], str]] = {
 def test_a_bad_operand_is_refused_in_words_before_anything_is_written(call, error, words):
     w = build()
     before(w)
-    with pytest.raises((ShapeError, RangeError)) as caught:
+    with pytest.raises((FormatError, ShapeError)) as caught:
         call(w)
     assert type(caught.value) is error
     assert re.search(words, str(caught.value)), str(caught.value)
@@ -331,7 +341,7 @@ def test_every_raise_of_the_operand_checks_is_reached_by_a_case():
     for call, _, _ in CASES.values():
         try:
             call(build())
-        except (ShapeError, RangeError) as error:
+        except (FormatError, ShapeError) as error:
             for frame in traceback.extract_tb(error.__traceback__):
                 name = Path(frame.filename).name
                 reached |= {
