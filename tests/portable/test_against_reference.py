@@ -1,0 +1,84 @@
+"""What the conformance kit does not ask: seeded faults (``bench.mutations``) showed it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kvcore
+from kvcore.numerics import Array
+from kvcore.portable.backend import PortableBackend
+from kvcore.reference import Reference
+
+
+def rollback(be: PortableBackend) -> tuple[Array, Array]:
+    """Return attention after a truncate past the ring, by the reference and by a device."""
+    spec = kvcore.CacheSpec(
+        format="int8", n_kv_heads=2, head_dim=64, recipe=None, window=40, sinks=2
+    )
+    x = np.random.default_rng(1).standard_normal((220, 2, 64)).astype(np.float32)
+    found = []
+    for side in (Reference(), be):
+        cache = side.cache(spec, 256)
+        cache.append(x[:200], x[:200])
+        cache.truncate(110)
+        cache.append(x[200:], -x[200:])
+        found.append(side.to_host(cache.attend(4 * x[200:203])))
+    return found[0], found[1]
+
+
+def centres(be: PortableBackend) -> list[tuple[str, Array, Array]]:
+    """Return planes and states of a batch whose sequences have centres of their own."""
+    spec = kvcore.CacheSpec(
+        format="q4_0", n_kv_heads=2, head_dim=64, recipe=None, k_center="auto", center_cells=32
+    )
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, 70, 2, 64)).astype(np.float32)
+    x[0] += rng.standard_normal((2, 64)).astype(np.float32) * 4
+    positions = np.tile(np.arange(70, dtype=np.int32), (2, 1))
+    table = np.array([[3, 0, 5], [1, 4, 2]], np.int32)
+    sides = []
+    for side in (Reference(), be):
+        pool, state = side.pool(spec.layout, 6), side.state(spec.state_layout, 2)
+        for start, stop in ((0, 40), (40, 70)):
+            part = np.ascontiguousarray(x[:, start:stop])
+            side.append(pool, table, positions[:, start:stop], part, part, state=state)
+        arrays = {**pool.planes, "centre": state.centre, "marks": state.marks}
+        sides.append({name: side.to_host(a) for name, a in arrays.items()})
+    return [(name, a, sides[1][name]) for name, a in sides[0].items()]
+
+
+def test_after_a_deep_rollback_lost_cells_are_read_from_the_bulk(quick: PortableBackend) -> None:
+    want, got = rollback(quick)
+    # the same cells are read on both sides: 131 terms, so only float32 sums differ
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_every_sequence_of_a_batch_has_its_own_centre(quick: PortableBackend) -> None:
+    for name, want, got in centres(quick):
+        assert want.tobytes() == got.tobytes(), name
+
+
+@pytest.mark.parametrize("gain", [1.07, 1.1, 1.31])
+def test_a_frozen_group_is_encoded_against_the_scale_without_its_gain(
+    quick: PortableBackend, gain: float
+) -> None:
+    """float16(stored / gain), rounded, times each threshold: values there and one ulp around."""
+    spec = kvcore.CacheSpec(format="q2k", n_kv_heads=1, head_dim=64, k_gain=gain, rule="n")
+    layout = spec.layout
+    rng = np.random.default_rng(3)
+    first = rng.standard_normal((4, 1, 64)).astype(np.float32)
+    pools = []
+    for side in (Reference(), quick):
+        pool = side.pool(layout, 1)
+        side.append(pool, [0], np.arange(4), first, first)
+        stored = side.to_host(pool.planes["k_scales"])[0, 0, 0].astype(np.float32)
+        plain = (stored / np.float32(gain)).astype(np.float16).astype(np.float32)
+        rows = [np.float32(t) * plain for t in layout.k.thresholds]
+        rows += [np.nextafter(r, np.float32(9)) for r in rows]
+        rows += [np.float32(t) * (stored / np.float32(gain)) for t in layout.k.thresholds]
+        more = np.stack(rows)[:, None, :].astype(np.float32)
+        side.append(pool, [0], np.arange(4, 4 + len(more)), more, more)
+        pools.append({n: side.to_host(a) for n, a in pool.planes.items()})
+    for name in pools[0]:
+        assert np.array_equal(pools[0][name], pools[1][name]), name
