@@ -80,9 +80,9 @@ def against_reference(name: str) -> None:
     want, got = suite.rollback(be)
     if not np.allclose(got, want, rtol=1e-4, atol=1e-4):
         stop(f"{name}: attention after a deep rollback differs")
-    for plane, want, got in suite.centres(be):
+    for plane, want, got in (*suite.centres(be), *suite.frozen(be)):
         if want.tobytes() != got.tobytes():
-            stop(f"{name}: {plane} of a batch with centres differs")
+            stop(f"{name}: {plane} differs (a batch with centres, or a frozen group)")
     try:
         for gain in (1.07, 1.1, 1.31):
             suite.test_a_frozen_group_is_encoded_against_the_scale_without_its_gain(be, gain)
