@@ -91,10 +91,10 @@ def against_reference(name: str) -> None:
 
 
 def main() -> None:
-    kit("metal-text", FORMATS, quick=True)
-    kit("cuda-text", FEW, quick=False)
     held_operands("cuda-text")
     against_reference("cuda-text")
+    kit("metal-text", FORMATS, quick=True)
+    kit("cuda-text", FEW, quick=False)
     kit("opencl", OPENCL, quick=True)
     print("no difference")
 
