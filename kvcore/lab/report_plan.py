@@ -96,8 +96,8 @@ FULL = ReportPlan(
     sinks=SINKS,
     centres=CENTRES,
     prompt_arms=_PROMPT,
-    per_place=3,
-    lengths=(512, 1536),
+    per_place=2,
+    lengths=(768, 1536),
     recall_arms=("int8", "q4_0:bare", "q4_0", "q2k:bare", "q2k", "k4v2c", "q2"),
 )
 

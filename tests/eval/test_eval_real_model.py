@@ -9,6 +9,9 @@ from kvcore.lab.journal import Journal
 from kvcore.lab.kl_suite import KlSuite, Plan, summaries, worst_control
 from kvcore.lab.kl_tables import GROUPING
 from kvcore.lab.load import load
+from kvcore.lab.recall import make_document
+from kvcore.lab.recall_suite import WINDOW
+from kvcore.lab.report_plan import FULL, QUICK
 from kvcore.lab.texts import text
 
 pytestmark = pytest.mark.model
@@ -34,3 +37,13 @@ def test_recipes_repair_what_bare_formats_lose(found):
     assert found["q2k"] < found["q2k:bare"] / 3
     assert found["q4_0"] < found["q4_0:bare"] / 3
     assert found["int8"] < found["q4_0:bare"]
+
+
+@pytest.mark.parametrize("plan", [FULL, QUICK], ids=["full", "quick"])
+def test_the_facts_of_both_plans_fit_their_documents(plan):
+    tokenizer, body = load("smollm2").tokenizer, text("doc-statements").body
+    for length in plan.lengths:
+        made = make_document(
+            tokenizer, body, n_tokens=length, per_place=plan.per_place, window=WINDOW
+        )
+        assert len(made.facts) == 2 * (3 * plan.per_place + 1)
