@@ -41,7 +41,7 @@ class KVCoreCache(Cache):  # type: ignore[misc]
         def make() -> KVCoreLayer:
             return KVCoreLayer(spec, be, capacity)
 
-        self._make = make
+        self._make, self._capacity = make, capacity
         super().__init__(layers=[])
 
     def update(
@@ -70,6 +70,10 @@ class KVCoreCache(Cache):  # type: ignore[misc]
 
         self._make = recording
         super().activate_past_recording()
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        """Return the capacity, or -1 if it grows; layers are made when keys arrive."""
+        return self._capacity or -1
 
     @property
     def is_croppable(self) -> bool:

@@ -210,6 +210,21 @@ def test_the_cache_is_attended_packed_and_takes_the_bytes_of_the_plan(llama):
     assert all(layer.keys is None for layer in cache.layers)
 
 
+def test_an_empty_cache_knows_its_length_and_capacity():
+    assert (KVCoreCache("q2k").get_max_length(), KVCoreCache("q2k").get_seq_length()) == (-1, 0)
+    assert KVCoreCache("q2k", capacity=64).get_max_length() == 64
+
+
+def test_a_full_cache_refuses_the_next_token_and_keeps_what_it_has(llama):
+    prepare(llama)
+    name, cache = cache_argument(llama), KVCoreCache("q2k", capacity=32)
+    with torch.no_grad():
+        llama(prompt(32), **{name: cache})
+        with pytest.raises(RangeError, match="full"):
+            llama(prompt(1), **{name: cache})
+    assert {len(layer.rows[0]) for layer in cache.layers} == {32}
+
+
 def test_another_attention_is_refused_in_the_first_forward(llama):
     llama.set_attn_implementation("sdpa")
     with pytest.raises(UnsupportedError, match="prepare"):
