@@ -83,6 +83,10 @@ def against_reference(name: str) -> None:
     for plane, want, got in (*suite.centres(be), *suite.frozen(be)):
         if want.tobytes() != got.tobytes():
             stop(f"{name}: {plane} differs (a batch with centres, or a frozen group)")
+    for what in (suite.verify_window, suite.strided):
+        want, got = what(be)
+        if want.tobytes() != got.tobytes():
+            stop(f"{name}: {what.__name__} differs")
     try:
         for gain in (1.07, 1.1, 1.31):
             suite.test_a_frozen_group_is_encoded_against_the_scale_without_its_gain(be, gain)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kvcore
+from kvcore.compiler.device import Tensor
 from kvcore.numerics import Array
 from kvcore.portable.backend import PortableBackend
 from kvcore.reference import Reference
@@ -63,6 +64,41 @@ def centres(be: PortableBackend) -> list[tuple[str, Array, Array]]:
         arrays = {**pool.planes, "centre": state.centre, "marks": state.marks}
         sides.append({name: side.to_host(a) for name, a in arrays.items()})
     return [(name, a, sides[1][name]) for name, a in sides[0].items()]
+
+
+def verify_window(be: PortableBackend) -> tuple[Array, Array]:
+    """Return a verify window's attention, by lengths [B] that the device holds and by the rule."""
+    layout = kvcore.CacheSpec(format="f16", n_kv_heads=2, head_dim=64).layout
+    x = np.random.default_rng(5).standard_normal((20, 2, 64)).astype(np.float32)
+    pool = be.pool(layout, 1)
+    be.append(pool, [0], np.arange(20), x, x)
+    held = be.arrays.upload(np.array([20], np.int32))
+    got = be.attention(x[:4], pool, [0], held)
+    each = [be.attention(x[t : t + 1], pool, [0], np.array([17 + t])) for t in range(4)]
+    return np.concatenate([be.to_host(o) for o in each]), be.to_host(got)
+
+
+def strided(be: PortableBackend) -> tuple[Array, Array]:
+    """Return a rotation of every second row of a device array, and of its copy."""
+    x = np.random.default_rng(6).standard_normal((8, 2, 64)).astype(np.float32)
+    whole = be.arrays.upload(x)
+    steps = (2 * 512, 256, 4)
+    view = Tensor(buffer=whole.buffer, shape=(4, 2, 64), strides=steps, dtype="f32")
+    device = be.engine.device
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "from_external", lambda given: given)
+        got = be.rotate(view)
+    return be.to_host(be.rotate(x[::2].copy())), be.to_host(got)
+
+
+def test_a_verify_window_by_lengths_on_the_device(quick: PortableBackend) -> None:
+    want, got = verify_window(quick)
+    assert want.tobytes() == got.tobytes()
+
+
+def test_every_second_row_of_a_device_array(quick: PortableBackend) -> None:
+    want, got = strided(quick)
+    assert want.tobytes() == got.tobytes()
 
 
 def test_after_a_deep_rollback_lost_cells_are_read_from_the_bulk(quick: PortableBackend) -> None:

@@ -14,7 +14,7 @@ import kvcore
 from tests.portable.conftest import open_backend
 
 FULL = os.environ.get("KVCORE_CHECK") == "full"
-POCL = ("f16", "int8", "k4v2c", "k2cv1t")
+POCL = ("int8", "k4v2c")
 PLAIN = ("rotate", "ring_table", "resolve", "select")
 
 
