@@ -82,10 +82,10 @@ def test_generate_streams_the_same_text_and_its_bytes_are_the_planned_ones(smoll
     assert summary.cache_bytes == planned.total
 
 
-# The text was not used to choose any recipe. Measured once: q4_0 0.990, q2k 0.885; one position
-# is 0.010, and a changed rounding may flip several of them in a 2-bit cache.
-@pytest.mark.parametrize(("format", "least"), [("int8", 0.97), ("q4_0", 0.93), ("q2k", 0.80)])
-def test_quantized_caches_agree_with_f32_on_an_unseen_text(smollm2, format, least):
+# The text was not used to choose any recipe. Over 96 positions one flip is 0.010, so a format
+# whose true rate is the aim may come out three standard errors below it.
+@pytest.mark.parametrize(("format", "aim"), [("int8", 0.98), ("q4_0", 0.90), ("q2k", 0.85)])
+def test_quantized_caches_agree_with_f32_on_an_unseen_text(smollm2, format, aim):
     text = (Path(__file__).parent / "unseen_text.txt").read_text(encoding="utf-8")
     ids = smollm2.tokenizer.encode(text)[: 512 + 96 + 1]
     config = smollm2.model.config
@@ -98,4 +98,5 @@ def test_quantized_caches_agree_with_f32_on_an_unseen_text(smollm2, format, leas
         n_prompt=512,
     )
     assert result.n_steps == 96
-    assert result.top1 >= least
+    print(f"{format}: top-1 {result.top1:.4f}, mean KL {result.mean_kl:.3g}")
+    assert result.top1 >= aim - 3 * (aim * (1 - aim) / result.n_steps) ** 0.5
