@@ -77,13 +77,14 @@ def held_operands(name: str) -> None:
 def against_reference(name: str) -> None:
     """What the kit does not ask."""
     be = backend(name)
-    want, got = suite.rollback(be)
-    if not np.allclose(got, want, rtol=1e-4, atol=1e-4):
-        stop(f"{name}: attention after a deep rollback differs")
+    for what in (suite.rollback, suite.very_low):
+        want, got = what(be)
+        if not np.allclose(got, want, rtol=1e-4, atol=1e-4):
+            stop(f"{name}: {what.__name__} differs")
     for plane, want, got in (*suite.centres(be), *suite.frozen(be)):
         if want.tobytes() != got.tobytes():
             stop(f"{name}: {plane} differs (a batch with centres, or a frozen group)")
-    for what in (suite.verify_window, suite.strided):
+    for what in (suite.verify_window, suite.strided, suite.odd_units):
         want, got = what(be)
         if want.tobytes() != got.tobytes():
             stop(f"{name}: {what.__name__} differs")

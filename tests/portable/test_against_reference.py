@@ -91,6 +91,41 @@ def strided(be: PortableBackend) -> tuple[Array, Array]:
     return be.to_host(be.rotate(x[::2].copy())), be.to_host(got)
 
 
+def very_low(be: PortableBackend) -> tuple[Array, Array]:
+    """Return attention whose every score is near -300, by the reference and by a device."""
+    layout = kvcore.CacheSpec(format="f32", n_kv_heads=1, head_dim=32).layout
+    x = np.random.default_rng(7).standard_normal((9, 1, 32)).astype(np.float32)
+    keys = -np.abs(x) - 1
+    q = np.full((1, 1, 32), 10, np.float32)
+    found = []
+    for side in (Reference(), be):
+        pool = side.pool(layout, 1)
+        side.append(pool, [0], np.arange(9), keys, x)
+        found.append(side.to_host(side.attention(q, pool, [0], np.array([9]), scale=0.5)))
+    return found[0], found[1]
+
+
+def odd_units(be: PortableBackend) -> tuple[Array, Array]:
+    """Return the scales of a pool whose pages hold two bytes of them, and of its moved copy."""
+    spec = kvcore.CacheSpec(format="int8", n_kv_heads=1, head_dim=64, page_size=1)
+    x = np.random.default_rng(8).standard_normal((5, 1, 64)).astype(np.float32)
+    pools = [be.pool(spec.layout, 5) for _ in range(2)]
+    be.append(pools[0], np.arange(5), np.arange(5), x, x)
+    be.move(pools[0], np.arange(5), pools[1], np.arange(5)[::-1])
+    scales = [be.to_host(pool.planes["k_scales"]) for pool in pools]
+    return scales[0], np.ascontiguousarray(scales[1][::-1])
+
+
+def test_scores_far_below_zero_are_as_good_as_any(quick: PortableBackend) -> None:
+    want, got = very_low(quick)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_units_of_two_bytes_move_whole(quick: PortableBackend) -> None:
+    want, got = odd_units(quick)
+    assert want.tobytes() == got.tobytes()
+
+
 def test_a_verify_window_by_lengths_on_the_device(quick: PortableBackend) -> None:
     want, got = verify_window(quick)
     assert want.tobytes() == got.tobytes()
