@@ -19,6 +19,8 @@ import numpy as np
 from kvcore import codecs, dispatch
 from kvcore.cli.app import run
 from kvcore.cli.formats import markdown_table
+from kvcore.formats import get as get_format
+from kvcore.formats import names as format_names
 from kvcore.ops import declared
 from kvcore.quantize import encode_rows, zero_code
 from kvcore.registry import gaps_of
@@ -99,7 +101,28 @@ def support_table() -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes])
 
 
-GENERATED = {"support": support_table, "formats": markdown_table, "nonfinite": nonfinite_table}
+def formats_table() -> str:
+    """Return how many of the declared ops each backend has for each format, gaps taken off."""
+    names = list(dispatch.IN_TREE)
+    lines = ["| format | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
+    for name in format_names():
+        fmt = get_format(name)
+        used = {"*", fmt.k.name, fmt.v.name}
+        cells = []
+        for backend in names:
+            gaps = gaps_of(dispatch.backend_class(backend))
+            missing = {op for op, codec in gaps if codec in used}
+            cells.append(f"{len(declared()) - len(missing)} of {len(declared())} ops")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+GENERATED = {
+    "support": support_table,
+    "supported": formats_table,
+    "formats": markdown_table,
+    "nonfinite": nonfinite_table,
+}
 
 
 def refreshed(page: str) -> str:
