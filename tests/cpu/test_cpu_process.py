@@ -239,19 +239,23 @@ def test_reloaded_planes_are_noticed() -> None:
     assert be.gather(pool, table, cells)[0].all()
 
 
-def test_the_first_token_of_a_warm_process_is_quick() -> None:
+def test_decode_steps_at_1k_cells_store_the_reference_bytes_and_say_how_long_they_took() -> None:
     pytest.importorskip("numba")
-    be = get_backend("cpu")
-    cache = be.cache(kvcore.CacheSpec(format="q2k", n_kv_heads=3, head_dim=64), 1100)
+    spec = kvcore.CacheSpec(format="q2k", n_kv_heads=3, head_dim=64)
+    cache = get_backend("cpu").cache(spec, 1100)
+    oracle = get_backend("reference").cache(spec, 1100)
     rng = np.random.default_rng(0)
     k, v = rng.normal(size=(2, 1000, 3, 64)).astype(np.float32)
-    cache.append(k, v)
     q = rng.normal(size=(1, 9, 64)).astype(np.float32)
+    cache.append(k, v)
     start = time.perf_counter()
     for i in range(20):
         cache.append(k[i : i + 1], v[i : i + 1])
         cache.attend(q)
     print(f"[cpu] append and attend at 1k cells: {(time.perf_counter() - start) / 20 * 1e3:.3f} ms")
+    oracle.append(np.concatenate([k, k[:20]]), np.concatenate([v, v[:20]]))
+    for name, plane in oracle.pool.planes.items():
+        np.testing.assert_array_equal(cache.pool.planes[name].view(np.uint8), plane.view(np.uint8))
 
 
 def test_every_kernel_has_one_signature_whatever_it_is_given() -> None:
