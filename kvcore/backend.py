@@ -17,6 +17,7 @@ from kvcore.operands import HOST, Arrays
 from kvcore.pool import Pool, State
 from kvcore.registry import gaps_of
 from kvcore.residency import Residency
+from kvcore.turns import PartlyResident
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +131,53 @@ class Backend:
 
     def synchronize(self) -> None:
         """Wait for everything that was asked for; raise what device-held bad operands raised."""
+
+    # -- streaming ------------------------------------------------------------------------
+
+    def attention_in_turns(
+        self,
+        q: Any,
+        source: PartlyResident,
+        length: int,
+        ids: Any = None,
+        state: State | None = None,
+        return_lse: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Attend over one cache's cells that are not on the device together.
+
+        Bit for bit what ``attention`` gives over a pool that holds them all. Only a backend with
+        memory of its own is asked: one that reads host memory reads it in place.
+
+        Parameters
+        ----------
+        q : f32[T, Q, Dk]
+        source : PartlyResident
+        length : int
+            Cells of the cache.
+        ids, state, return_lse, **options
+            As of attention: ids i32[1, N] or i32[1, T, N], scale, softcap, window, k, v.
+
+        Returns
+        -------
+        out : f32[T, Q, Dv]
+        lse : f32[T, Q]
+            Only if asked for.
+
+        Raises
+        ------
+        UnsupportedError
+            This backend does not say how.
+        """
+        raise UnsupportedError(
+            message(
+                "attend",
+                "more cells than are resident",
+                got=f"{source.listing.shape[1]} cells over {source.most} resident units",
+                expected=f"cells that fit: {self.name} has no attention_in_turns",
+                fix="give ids= or window=, or stream with more resident cells",
+            )
+        )
 
     # -- objects --------------------------------------------------------------------------
 

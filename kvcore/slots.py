@@ -33,6 +33,8 @@ class Counters:
         Of those, not on the device; they were given a slot.
     in_place : int
         Attentions that read host memory because their units did not fit.
+    turns : int
+        Turns that attentions over more units than fit were cut into.
     slots, resident : int
         Units the device can hold, and holds.
     """
@@ -41,6 +43,7 @@ class Counters:
     lookups: int
     misses: int
     in_place: int
+    turns: int
     slots: int
     resident: int
 
@@ -68,7 +71,7 @@ class Slots:
         self.pages = pages
         self.pool: Pool = backend.pool(layout, n_slots * layout.unit_pages)
         self.lock = threading.RLock()
-        self.in_place = 0
+        self.in_place = self.turns = 0
 
     def _pages_of(self, units: Array) -> Array:
         return self.pages.pages_of(units)
@@ -81,6 +84,16 @@ class Slots:
 
     def _store(self, units: Array, slots: Array) -> None:
         self.backend.move(self.pool, self._pages_of(slots), self.pages.pool, self._pages_of(units))
+
+    def aside(self, blocks: Array, units: Array) -> tuple[Pool, Array]:
+        """Return a pool of just these blocks of a cache, and its table; slots stay as they are."""
+        u = self.layout.unit_pages
+        pool = self.backend.pool(self.layout, len(blocks) * u)
+        pages = np.arange(len(blocks) * u, dtype=np.int32)
+        self.backend.move(self.pages.pool, self._pages_of(units[blocks]), pool, pages)
+        slots = np.full(len(units), -1, np.int64)
+        slots[blocks] = np.arange(len(blocks))
+        return pool, self._as_table(slots)
 
     def _as_table(self, slots: Array) -> Array:
         u = self.layout.unit_pages
@@ -155,6 +168,7 @@ class ClockSlots(Slots):
             lookups=int(words[LOOKUPS // 2]),
             misses=int(words[MISSES // 2]),
             in_place=self.in_place,
+            turns=self.turns,
             slots=self.n_slots,
             resident=int((self.backend.to_host(self.map.slot_unit) >= 0).sum()),
         )
@@ -211,6 +225,7 @@ class RingSlots(Slots):
             lookups=self._lookups,
             misses=self._misses,
             in_place=self.in_place,
+            turns=self.turns,
             slots=self.n_slots,
             resident=int((self._held >= 0).sum()),
         )

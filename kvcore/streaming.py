@@ -16,13 +16,13 @@ from kvcore.cache_spec import CacheSpec
 from kvcore.errors import RangeError, ShapeError, message
 from kvcore.hostpool import HostPools
 from kvcore.locks import SharedLock
-from kvcore.merge import merge_parts
 from kvcore.numerics import Array
 from kvcore.operands import HOST
 from kvcore.pages import Pages
 from kvcore.pool import Pool
 from kvcore.slots import ClockSlots, Counters, RingSlots
 from kvcore.spec import GROUP_CELLS, MAX_DRAFT
+from kvcore.turns import PartlyResident
 
 if TYPE_CHECKING:
     from kvcore.backend import Backend
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 class StreamedCache(KVCache):
     """A cache whose pages lie on the host. Made by ``backend.stream(spec, capacity, resident)``.
 
-    As :class:`KVCache` in everything one can do with it. Attention over cells whose units fit on
-    the device is bit for bit that of a resident cache. Over more, a backend that reads host
-    memory reads them in place, bit for bit too; any other takes them in turns and merges by the
-    log of the softmax's sum, which agrees within the bound of attention.
+    As :class:`KVCache` in everything one can do with it; attention is bit for bit that of a
+    resident cache. Over more cells than fit on the device, a backend that reads host memory
+    reads them in place; any other takes them in turns.
 
     Parameters
     ----------
@@ -175,12 +174,16 @@ class StreamedCache(KVCache):
             if self.backend.arrays is HOST:
                 self._slots.in_place += 1
                 return self._one(q, self.pool, self._table, ids, options, return_lse)
-            parts = [
-                self._one(q, *self._turn(part), self._only(ids, steps, part), options, True)
-                for part in np.array_split(blocks, -(-len(blocks) // self._slots.n_slots))
-            ]
-        out, lse = merge_parts(self.backend, parts)
-        return (out, lse) if return_lse else out
+            source = PartlyResident(
+                self._slots.pool,
+                self._slots.table(self._units),
+                self._listing(ids, steps, options["window"]),
+                self._slots.n_slots,
+                self._turn,
+            )
+            return self.backend.attention_in_turns(
+                q, source, n, ids=ids, state=self._state, return_lse=return_lse, **options
+            )
 
     def _one(
         self, q: Any, pool: Pool, table: Array, ids: Any, options: dict[str, Any], lse: bool
@@ -197,31 +200,34 @@ class StreamedCache(KVCache):
         )
 
     def _turn(self, blocks: Array) -> tuple[Pool, Array]:
+        """Return a pool of the device with some units, and their table."""
+        self._slots.turns += 1
+        if len(blocks) > self._slots.n_slots:  # one tile of scattered ids: a pool for it alone
+            return self._slots.aside(blocks, self._units)
         self._slots.bring(blocks, self._units[blocks])
         return self._slots.pool, self._slots.table(self._units)
 
     def _cells(self, ids: Any, steps: int, window: Any) -> Array:
         """Return every cell that some query may read, ascending."""
-        n = len(self)
-        limit = int(window) if isinstance(window, int | np.integer) and window > 0 else n
-        low = max(n - steps + 1 - limit, 0)
+        low, n = self._low(steps, window), len(self)
         if ids is None:
             return np.arange(low, n)
         every = np.unique(self.backend.to_host(ids))
         return every[(every >= low) & (every < n)]
 
-    def _only(self, ids: Any, steps: int, blocks: Array) -> Array:
-        """Return ids i32[1, T, n] of the cells that lie in some blocks, -1 elsewhere."""
-        n, unit = len(self), self.spec.layout.unit_cells
-        if ids is None:
-            cells = (blocks[:, None] * unit + np.arange(unit)).reshape(-1)
-            limits = n - (steps - 1) + np.arange(steps)
-            chosen = np.where(cells < limits[:, None], cells, -1)
-        else:
-            given = self.backend.to_host(ids).reshape(-1, ids.shape[-1])
-            chosen = np.broadcast_to(given, (steps, given.shape[1]))
-            chosen = np.where(np.isin(chosen // unit, blocks), chosen, -1)
-        return np.ascontiguousarray(chosen[None], np.int32)
+    def _listing(self, ids: Any, steps: int, window: Any) -> Array:
+        """Return the unit of each position of the list of cells, -1 where none is read."""
+        low, n = self._low(steps, window), len(self)
+        cells = np.arange(n)[None] if ids is None else self.backend.to_host(ids)
+        cells = cells.reshape(-1, cells.shape[-1]).astype(np.int64)
+        inside = (cells >= low) & (cells < n)
+        return np.where(inside, cells // self.spec.layout.unit_cells, -1)
+
+    def _low(self, steps: int, window: Any) -> int:
+        """Return the first cell that some query may read."""
+        n = len(self)
+        limit = int(window) if isinstance(window, int | np.integer) and window > 0 else n
+        return max(n - steps + 1 - limit, 0)
 
 
 def _slots(spec: CacheSpec, resident: int) -> int:

@@ -59,7 +59,7 @@ EDGES = (1, 15, 16, 31, 32, 33, 63, 64, 65, 127, 128, 129, 511, 513, 1023, 1024,
 
 ASKS = (
     Ask(title="ratio 4, verify window", tokens=5, quick=True),
-    Ask(title="ratio 1", ratio=1, steps=(Add(n=33),)),
+    Ask(title="ratio 1", ratio=1, steps=(Add(n=33),), quick=True),
     Ask(title="ratio 7, batch", ratio=7, batch=3, tokens=2, steps=(Add(n=65),), page_size=4),
     Ask(title="ratio 12, chosen cells", ratio=12, tokens=2, choose="some", quick=True),
     Ask(title="Dk 576 and Dv 512", heads_dims=(576, 512), steps=(Add(n=40),)),

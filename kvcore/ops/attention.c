@@ -1,5 +1,7 @@
 /* attention: each group of lanes takes HEADS query heads of one KV head over SPLIT cells; a second
-   kernel merges the splits in order. Which lane sums what is fixed, so the bits are too. */
+   kernel merges the splits in order. Which lane sums what is fixed, so the bits are too. A turn
+   takes the listed positions [first, stop) of some queries: a streamed pool holds only their cells
+   then. Turns are cut between tiles and a split goes on from its sums, so turns leave no trace. */
 #include "codec.h"
 #include "cells.h"
 
@@ -45,7 +47,7 @@ KC_FN f32 capped(const f32 s, const f32 softcap)
 KC_ENTRY(split)
 {
     const i32 chunk = gx % N_CHUNKS, head = gx / N_CHUNKS % n_heads;
-    const i32 query_row = gx / (N_CHUNKS * n_heads), part = gy;
+    const i32 query_row = first_row + gx / (N_CHUNKS * n_heads), part = first / SPLIT + gy;
     const i32 t = query_row % n_tokens, b = query_row / n_tokens;
     const i32 n_queries = n_heads * GROUP_HEADS;
     const i32 first_query = head * GROUP_HEADS + chunk * HEADS;
@@ -64,13 +66,19 @@ KC_ENTRY(split)
     const i32 own_start = has_own ? last - n_tokens : 0x7fffffff;
     const i32 low = limit > 0 && length > limit ? length - limit : 0;
     const i32 n_listed = has_ids ? n_ids : length;
-    const i32 end = (part + 1) * SPLIT < n_listed ? (part + 1) * SPLIT : n_listed;
+    const i32 until = n_listed < stop ? n_listed : stop;
+    const i32 end = (part + 1) * SPLIT < until ? (part + 1) * SPLIT : until;
+    const i64 at = (((i64)b * n_tokens + t) * n_splits + part) * n_queries + first_query;
+    const i32 resumed = first > part * SPLIT; /* an earlier turn left its sums */
     f32 acc[N_ACC];
-    f32 m = LOWEST, l = 0.0f; /* of query head `lane`, in the first HEADS lanes */
     KC_UNROLL
     for (i32 i = 0; i < N_ACC; i++)
-        acc[i] = 0.0f;
-    for (i32 base = part * SPLIT; base < end; base += TILE) {
+        acc[i] = resumed && ROW_OF(i) < mine ? partial[at * V_DIM + i * 64 + lane] : 0.0f;
+    if (lane < mine) {
+        tops[lane] = resumed ? sums[(at + lane) * 2] : LOWEST;
+        totals[lane] = resumed ? sums[(at + lane) * 2 + 1] : 0.0f;
+    }
+    for (i32 base = resumed ? first : part * SPLIT; base < end; base += TILE) {
         KC_BARRIER();
         if (lane < TILE) {
             i32 cell = base + lane < end ? base + lane : -1;
@@ -143,12 +151,11 @@ KC_ENTRY(split)
         }
         KC_BARRIER();
         if (lane < mine) {
-            f32 top = m;
+            f32 top = tops[lane];
             for (i32 c = 0; c < TILE; c++)
                 top = kc_max(top, weights[lane * TILE + c]);
+            shrinks[lane] = kc_exp(tops[lane] - top);
             tops[lane] = top;
-            shrinks[lane] = kc_exp(m - top);
-            m = top;
         }
         KC_BARRIER();
         for (i32 i = lane; i < mine * TILE; i += 64)
@@ -164,7 +171,7 @@ KC_ENTRY(split)
             KC_ORDERED
             for (i32 c = 0; c < TILE; c++)
                 total = total + weights[lane * TILE + c];
-            l = l * shrinks[lane] + total;
+            totals[lane] = totals[lane] * shrinks[lane] + total;
         }
         KC_UNROLL
         for (i32 i = 0; i < N_ACC; i++) {
@@ -178,15 +185,14 @@ KC_ENTRY(split)
             }
         }
     }
-    const i64 at = (((i64)b * n_tokens + t) * n_splits + part) * n_queries + first_query;
     KC_UNROLL
     for (i32 i = 0; i < N_ACC; i++) {
         if (ROW_OF(i) < mine)
             partial[at * V_DIM + i * 64 + lane] = acc[i];
     }
     if (lane < mine) {
-        sums[(at + lane) * 2] = m;
-        sums[(at + lane) * 2 + 1] = l;
+        sums[(at + lane) * 2] = tops[lane];
+        sums[(at + lane) * 2 + 1] = totals[lane];
     }
 }
 

@@ -12,57 +12,84 @@ from kvcore.portable.engine import Engine, rings_of
 from kvcore.portable.programs import SPLIT
 
 
-def attend(
-    engine: Engine,
-    pool: Pool,
-    call: operands.AttentionCall,
-    state: State | None,
-    out: DeviceArray,
-    scratch: Any,
-) -> DeviceArray:
-    """Write the output; return the LSE, f32[B, T, Q].
+class Attention:
+    """Sums over splits of the listed cells, in one turn or several, and their merge.
 
     Parameters
     ----------
     engine : Engine
     pool : Pool
+        Where the cells lie, or those of the first turn.
     call : AttentionCall
         Checked operands.
     state : State or None
-    out : f32[B, T, Q, Dv]
     scratch : Scratch or None
     """
-    layout = pool.layout
-    batch, steps, heads = call.q.shape[:3]
-    group_heads = heads // layout.n_kv_heads
-    centred = state is not None and state.layout.centred
-    shape = programs.attention_shape(layout, group_heads)
-    program = engine.program(programs.attention_recipe, layout, centred, group_heads)
-    splits = max(1, -(-_listed(pool, call) // SPLIT))
-    rows = batch * steps
-    lse = engine.work(scratch, "lse", (batch, steps, heads), "f4")
-    partial = engine.work(scratch, "partial", (rows, splits, heads, layout.head_dim_v), "f4")
-    sums = engine.work(scratch, "sums", (rows, splits, heads, 2), "f4")
-    ids = None if call.ids is None else engine.ints(call.ids)
-    table, lengths = engine.ints(call.table), engine.ints(call.lengths)
-    own = [None if a is None else a.buffer for a in (call.k, call.v)]
-    args = [
-        call.q.buffer, *engine.planes(pool), table.buffer, lengths.buffer,
-        None if ids is None else ids.buffer, *engine.state(state), *own,
-        partial.buffer, sums.buffer, engine.errors.buffer,
-        layout.n_kv_heads, layout.page_size, call.table.shape[1], pool.n_pages, *rings_of(state),
-        steps, splits, 0 if ids is None else ids.shape[-1], int(len(lengths.shape) == 2),
-        int(ids is not None), int(ids is not None and len(ids.shape) == 3),
-        int(state is not None), int(call.k is not None),
-        0 if state is None else state.layout.window, call.window, call.scale, call.softcap,
-    ]  # fmt: skip
-    groups = (rows * layout.n_kv_heads * shape.chunks, splits, 1)
-    engine.launch(program, "split", groups, args)
-    engine.launch(
-        program, "merge", (rows * heads, 1, 1),
-        [partial.buffer, sums.buffer, out.buffer, lse.buffer, splits, heads],
-    )  # fmt: skip
-    return lse
+
+    def __init__(
+        self,
+        engine: Engine,
+        pool: Pool,
+        call: operands.AttentionCall,
+        state: State | None,
+        scratch: Any,
+    ) -> None:
+        self._engine, self._call, self._state, self._scratch = engine, call, state, scratch
+        self.layout = layout = pool.layout
+        batch, steps, heads = call.q.shape[:3]
+        self.rows, self.listed = batch * steps, _listed(pool, call)
+        self._splits = max(1, -(-self.listed // SPLIT))
+        group_heads = heads // layout.n_kv_heads
+        centred = state is not None and state.layout.centred
+        self.shape = programs.attention_shape(layout, group_heads)
+        self._program = engine.program(programs.attention_recipe, layout, centred, group_heads)
+        shape = (self.rows, self._splits, heads)
+        self._partial = engine.work(scratch, "partial", (*shape, layout.head_dim_v), "f4")
+        self._sums = engine.work(scratch, "sums", (*shape, 2), "f4")
+
+    def add(self, pool: Pool, table: Any, rows: range, first: int, stop: int) -> None:
+        """Add the listed positions [first, stop) of some queries to their splits' sums.
+
+        Parameters
+        ----------
+        pool : Pool
+        table : i32[B, blocks]
+            Only the pages of these positions' cells are read.
+        rows : range
+            Queries, B * T in all.
+        first, stop : int
+            Multiples of ``shape.tile``, or the ends of the list; every row's positions come once,
+            in ascending order.
+        """
+        engine, call, state, layout = self._engine, self._call, self._state, self.layout
+        ids = None if call.ids is None else engine.ints(call.ids)
+        pages, lengths = engine.ints(table), engine.ints(call.lengths)
+        own = [None if a is None else a.buffer for a in (call.k, call.v)]
+        args = [
+            call.q.buffer, *engine.planes(pool), pages.buffer, lengths.buffer,
+            None if ids is None else ids.buffer, *engine.state(state), *own,
+            self._partial.buffer, self._sums.buffer, engine.errors.buffer,
+            layout.n_kv_heads, layout.page_size, table.shape[1], pool.n_pages, *rings_of(state),
+            call.q.shape[1], self._splits, 0 if ids is None else ids.shape[-1],
+            int(len(lengths.shape) == 2),
+            int(ids is not None), int(ids is not None and len(ids.shape) == 3),
+            int(state is not None), int(call.k is not None),
+            0 if state is None else state.layout.window, call.window, rows.start, first, stop,
+            call.scale, call.softcap,
+        ]  # fmt: skip
+        splits = max(1, -(-stop // SPLIT) - first // SPLIT)
+        groups = (len(rows) * layout.n_kv_heads * self.shape.chunks, splits, 1)
+        engine.launch(self._program, "split", groups, args)
+
+    def merge(self, out: DeviceArray) -> DeviceArray:
+        """Write the output, f32[B, T, Q, Dv]; return the LSE, f32[B, T, Q]."""
+        engine, (batch, steps, heads) = self._engine, self._call.q.shape[:3]
+        lse = engine.work(self._scratch, "lse", (batch, steps, heads), "f4")
+        engine.launch(
+            self._program, "merge", (self.rows * heads, 1, 1),
+            [self._partial.buffer, self._sums.buffer, out.buffer, lse.buffer, self._splits, heads],
+        )  # fmt: skip
+        return lse
 
 
 def _listed(pool: Pool, call: operands.AttentionCall) -> int:

@@ -21,11 +21,12 @@ from kvcore.pool import Pool, State
 from kvcore.portable import programs
 from kvcore.portable.append import Append
 from kvcore.portable.arrays import DeviceArray, PortableArrays
-from kvcore.portable.attention import attend
+from kvcore.portable.attention import Attention
 from kvcore.portable.engine import Engine, chunks_of, rings_of
 from kvcore.portable.units import move_plane
 from kvcore.registry import implements
 from kvcore.residency import PLACED, Residency
+from kvcore.turns import PartlyResident
 
 
 class PortableBackend(Backend):
@@ -184,11 +185,38 @@ class PortableBackend(Backend):
         )
         shape = (*call.q.shape[:3], pool.layout.head_dim_v)
         found = self.engine.out(out, shape if call.rank == 4 else shape[1:], "attention")
-        lse = attend(self.engine, pool, call, state, found, scratch)
+        sums = Attention(self.engine, pool, call, state, scratch)
+        sums.add(pool, call.table, range(sums.rows), 0, sums.listed)
+        lse = sums.merge(found)
         if call.rank == 3:
             lse = lse.reshape(lse.shape[1:])
         given = self._give(found) if out is None else out
         return (given, self._give(lse)) if return_lse else given
+
+    def attention_in_turns(
+        self,
+        q: Any,
+        source: PartlyResident,
+        length: int,
+        ids: Any = None,
+        state: State | None = None,
+        return_lse: bool = False,
+        **options: Any,
+    ) -> Any:
+        """See :meth:`kvcore.backend.Backend.attention_in_turns`."""
+        operand = {"ids": ids, "state": state, "scale": None, "softcap": None, "window": None}
+        call = operands.attention(
+            self.arrays, q, source.pool, source.table[None], np.array([length], np.int32),
+            **{**operand, "k": None, "v": None, **options},
+        )  # fmt: skip
+        sums = Attention(self.engine, source.pool, call, state, None)
+        for turn in source.turns(sums.shape.tile, sums.rows):
+            pool, table = source.bring(turn.blocks)
+            sums.add(pool, table[None], turn.rows, turn.first, turn.stop)
+        found = self.arrays.empty((*call.q.shape[1:3], source.pool.layout.head_dim_v), np.float32)
+        lse = sums.merge(found)
+        given = self._give(found)
+        return (given, self._give(lse.reshape(lse.shape[1:]))) if return_lse else given
 
     @implements("restore", version=1)
     def restore(self, overlay: State, pool: Pool, table: Any, n_cells: Any) -> None:

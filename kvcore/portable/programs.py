@@ -223,7 +223,7 @@ def attention_recipe(layout: Layout, centred: bool, group_heads: int) -> Recipe:
             Buf("partial", "f32"), Buf("sums", "f32"), Buf("errors", "i32"),
             *GEOMETRY, *RINGS,
             *ints("n_tokens", "n_splits", "n_ids", "per_query", "has_ids", "ids_per_query"),
-            *ints("has_state", "has_own", "window", "limit"),
+            *ints("has_state", "has_own", "window", "limit", "first_row", "first", "stop"),
             Val("scale", "f32"), Val("softcap", "f32"),
         ),
         locals=(
@@ -232,6 +232,7 @@ def attention_recipe(layout: Layout, centred: bool, group_heads: int) -> Recipe:
             Local("weights", "f32", shape.heads * shape.tile),
             Local("shrinks", "f32", shape.heads),
             Local("tops", "f32", shape.heads),
+            Local("totals", "f32", shape.heads),
             Local("where", "i32", 2 * shape.tile),
         ),
     )  # fmt: skip

@@ -34,10 +34,12 @@ class Seat:
 class Checks:
     """Compares a seat's caches with each other and with its model.
 
-    The machine that inherits it has ``spec``, ``rng`` and ``seats``.
+    The machine that inherits it has ``spec``, ``rng``, ``ratio`` (query heads per KV head) and
+    ``seats``.
     """
 
     spec: kvcore.CacheSpec
+    ratio: int
     rng: np.random.Generator
     seats: list[Seat]
 
@@ -101,7 +103,7 @@ class Checks:
         """The last query's output is the attention over the chosen rows, on every backend."""
         if not chosen.size:
             return
-        shape = (steps, 2 * self.spec.n_kv_heads, self.spec.head_dim)
+        shape = (steps, self.ratio * self.spec.n_kv_heads, self.spec.head_dim)
         q = self.rng.standard_normal(shape).astype(np.float32)
         rows = [x.astype(np.float64) for x in seat.first.read(chosen)]
         for name, cache in seat.caches.items():

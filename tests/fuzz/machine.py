@@ -19,7 +19,10 @@ from tests.fuzz.checks import Checks, Seat
 from tests.state.model import Model
 from tests.state.world import bulk
 
-HEADS, DIM, CAPACITY, RESIDENT, SEATS = 1, 64, 192, 128, 4
+CAPACITY, RESIDENT, SEATS = 192, 128, 4
+GEOMETRIES = ((1, 64, 64), (1, 64, 64), (2, 64, 64), (1, 128, 64), (2, 64, 128))
+"""KV heads, head size of K, of V; the cheapest twice."""
+
 KINDS = ("resident", "streamed", "ring", "batch")
 
 
@@ -36,7 +39,8 @@ def specs(draw: st.DrawFn) -> kvcore.CacheSpec:
         fields |= {"grouping": "eager", "rule": draw(st.sampled_from(("shrink", "n")))}
     if fmt.k.per_channel and draw(st.booleans()):
         fields |= {"k_gain": 1.1}
-    return kvcore.CacheSpec(format=fmt, n_kv_heads=HEADS, head_dim=DIM, **fields)
+    heads, dk, dv = draw(st.sampled_from(GEOMETRIES))
+    return kvcore.CacheSpec(format=fmt, n_kv_heads=heads, head_dim=dk, head_dim_v=dv, **fields)
 
 
 class CacheMachine(Checks, RuleBasedStateMachine):
@@ -57,12 +61,13 @@ class CacheMachine(Checks, RuleBasedStateMachine):
         spec=specs(),
         seed=st.integers(0, 2**32 - 1),
         prompt=st.integers(0, 130),
+        ratio=st.sampled_from((2, 1, 5)),
     )
-    def start(self, spec: kvcore.CacheSpec, seed: int, prompt: int) -> None:
+    def start(self, spec: kvcore.CacheSpec, seed: int, prompt: int, ratio: int) -> None:
         self._count("sequences")
-        self.spec = spec
+        self.spec, self.ratio = spec, ratio
         self.rng = np.random.default_rng(seed)
-        self.base = self.rng.standard_normal((1, HEADS, DIM)) * 2
+        self.base = self.rng.standard_normal((1, spec.n_kv_heads, spec.head_dim)) * 2
         self.engines: dict[str, Backend] = {n: kvcore.get_backend(n) for n in self.backends}
         self.batches = {}
         if self.kind == "batch":
@@ -89,7 +94,10 @@ class CacheMachine(Checks, RuleBasedStateMachine):
         return seat
 
     def _cells(self, n: int, size: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-        k, v = self.rng.standard_normal((2, n, HEADS, DIM)) * size
+        k, v = (
+            self.rng.standard_normal((n, self.spec.n_kv_heads, dim)) * size
+            for dim in (self.spec.head_dim, self.spec.head_dim_v)
+        )
         return (k + self.base).astype(np.float32), v.astype(np.float32)
 
     def _pick(self, number: int) -> Seat:
@@ -306,7 +314,7 @@ class CacheMachine(Checks, RuleBasedStateMachine):
         """Rows of a plain pool: -1 is padding, and of two equal places the last wins."""
         if self.spec.format.per_channel:
             return
-        rows = [self.rng.standard_normal((len(at), HEADS, DIM)).astype(np.float32) * 9] * 2
+        rows = self._cells(len(at), 9.0)
         table = np.arange(16, dtype=np.int32)
         for row, cell in enumerate(at):
             if cell >= 0:

@@ -23,9 +23,6 @@ from tests.state.world import (
     queries,
     same,
 )
-from tests.state.world import (
-    misses as misreads,
-)
 
 UNIT_FORMATS = ("f16", "q4_0", "q2k")
 
@@ -64,18 +61,57 @@ def test_streamed_bytes_and_attention_equal_resident_ones(backend: Backend, name
     assert same(streamed, resident) == []
 
 
-@pytest.mark.parametrize("name", UNIT_FORMATS)
+def _equal(
+    streamed: StreamedCache, resident: kvcore.KVCache, q: np.ndarray, **more: object
+) -> None:
+    got, want = (one.attend(q, return_lse=True, **more) for one in (streamed, resident))
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(*(resident.backend.to_host(a) for a in (x, y)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_attention_over_more_than_the_device_holds(backend: Backend, name: str) -> None:
+    """Dense, windowed, capped, selected by one list and by one a query: the resident bits."""
     spec = make_spec(name, window=8, sinks=2)
     resident, streamed = _pair(backend, spec, 96)
-    q = queries(1, 3)
-    want, got = attended(resident, q), attended(streamed, q)
-    if backend.arrays is HOST:
-        np.testing.assert_array_equal(got, want)
-        assert streamed.counters.in_place == 1
-    else:
-        rows = [r.astype(float) for r in resident.read()]
-        assert not misreads(resident, q[2], *rows, got[2])
+    rng = np.random.default_rng(4)
+    q, one = queries(1, 3), queries(2, 1)
+    _equal(streamed, resident, q)
+    _equal(streamed, resident, one, window=290, softcap=20.0, scale=0.2)
+    spread = rng.permutation(300).astype(np.int32)[:270]
+    _equal(streamed, resident, one, ids=np.sort(spread))
+    _equal(streamed, resident, one, ids=spread)
+    each = rng.integers(-1, 298, (3, 290)).astype(np.int32)
+    _equal(streamed, resident, q, ids=each)
+    _equal(streamed, resident, q, ids=each, window=250)
+    own = cells(1, 300)
+    _equal(streamed, resident, q, k=own[0][-3:], v=own[1][-3:])
+    counters = streamed.counters
+    in_place = backend.arrays is HOST
+    assert counters.in_place == (7 if in_place else 0)
+    assert (counters.turns == 0) == in_place
+    assert same(streamed, resident) == []
+
+
+@pytest.mark.parametrize("dims", [(256, 256), (64, 128), (128, 64)])
+@pytest.mark.parametrize("page_size", [4, 32, 96])
+def test_turns_leave_no_trace_at_any_unit_and_head_size(
+    backend: Backend, dims: tuple[int, int], page_size: int
+) -> None:
+    """One resident unit: smaller than a tile, as large, or cut by one."""
+    spec = kvcore.CacheSpec(
+        format="int8", n_kv_heads=2, head_dim=dims[0], head_dim_v=dims[1],
+        page_size=page_size, recipe=None,
+    )  # fmt: skip
+    rng = np.random.default_rng(5)
+    chunk = [rng.standard_normal((700, 2, d)).astype(np.float32) for d in dims]
+    resident, streamed = backend.cache(spec, 768), backend.stream(spec, 768, page_size)
+    for cache in (resident, streamed):
+        cache.append(*chunk)
+    assert streamed.counters.slots == 1
+    q = rng.standard_normal((2, 6, dims[0])).astype(np.float32)
+    _equal(streamed, resident, q)
+    _equal(streamed, resident, q, ids=rng.permutation(600).astype(np.int32)[:333])
 
 
 @pytest.mark.parametrize("name", UNIT_FORMATS)
@@ -155,6 +191,8 @@ def test_quarter_residency_at_64k_cells(backend: Backend) -> None:
     hits, misses = counters.hits - written.hits, counters.misses - written.misses
     assert hits > misses > 0
     assert streamed.nbytes < 0.3 * resident.nbytes
+    _equal(streamed, resident, rng.standard_normal((1, 2, 32)).astype(np.float32))
+    assert streamed.counters.turns == (0 if backend.arrays is HOST else 4)
 
 
 @pytest.mark.parametrize("name", ["f16", "q2k"])
