@@ -41,6 +41,13 @@ def error(
     layers: Annotated[
         str | None, typer.Option("--layers", help="Such as 0,3; all if unset.")
     ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibration",
+            help="A dump of another text: its mean K is the calibrated centre.",
+        ),
+    ] = None,
     append: Annotated[
         bool, typer.Option("--append/--no-append", help="Append patterns too.")
     ] = True,
@@ -66,6 +73,7 @@ def error(
             kvcore.get_backend(backend),
             Journal(resume),
             layers=numbers("--layers", layers),
+            calibration=None if calibration is None else read_dump(calibration),
             progress=report,
         )
         results = suite.run(chosen, append=append, flat=flat)

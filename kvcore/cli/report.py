@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -41,14 +40,13 @@ def run(
     from kvcore.lab.report import make_report
 
     folder = out or Path(f"report-{model if gguf is None else gguf.stem}")
-    source = f"--model {model}" if gguf is None else f"--gguf {shlex.quote(gguf.name)}"
-    command = f"kvcore report {source}{' --quick' if quick else ''}"
+    source = ("--model", model) if gguf is None else ("--gguf", gguf.name)
     with live.progress() as report:
         files = make_report(
             load_model(model, gguf, report),
             kvcore.get_backend(backend),
             folder,
-            command=command,
+            source=source,
             quick=quick,
             progress=report,
             only=section or (),

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from kvcore.errors import message
 from kvcore.lab.arms import EXTRAS, PUBLISHED, Arm, parse_arm, read_back
 from kvcore.lab.dump_file import Dump, DumpLayer
+from kvcore.lab.errors import SettingError
 from kvcore.lab.eval_error import RULES, LayerBench, layer_facts
 from kvcore.lab.journal import Journal, versions
 from kvcore.lab.measure import Readers, channel_rms, flat_queries
@@ -78,9 +80,14 @@ class ErrorSuite:
     journal : Journal
     layers : sequence of int, optional
         Some of the dump's.
-    centres : mapping of layer to float32[H, D], optional
-        For calibrated arms.
+    calibration : Dump, optional
+        Of another text: its mean K is the centre of calibrated arms.
     progress : callable (what, done, total), optional
+
+    Raises
+    ------
+    SettingError
+        The calibration is of another model, lacks a layer, or is of the measured text.
     """
 
     def __init__(
@@ -90,12 +97,27 @@ class ErrorSuite:
         journal: Journal,
         *,
         layers: Sequence[int] | None = None,
-        centres: Mapping[int, Floats] | None = None,
+        calibration: Dump | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.dump, self.backend, self.journal = dump, backend, journal
         self.layers = [dump.layer(i) for i in (dump.meta.layers if layers is None else layers)]
-        self.centres, self.progress = centres or {}, progress
+        self.centres = {} if calibration is None else self._mean_keys(calibration)
+        self.calibration = None if calibration is None else calibration.meta.text_sha256
+        self.progress = progress
+
+    def _mean_keys(self, other: Dump) -> Mapping[int, Floats]:
+        """Return every layer's mean K over the calibration's cells, float32[H, D]."""
+        mine, its = self.dump.meta, other.meta
+        asked = {x.index for x in self.layers}
+        if its.model_sha256 != mine.model_sha256:
+            raise _calibration("model", its.model, f"{mine.model}, the same file")
+        if its.text_sha256 == mine.text_sha256:
+            raise _calibration("text", its.text, "another than is measured")
+        if not asked <= set(its.layers):
+            raise _calibration("layers", list(its.layers), f"{sorted(asked)} among them")
+        return {x.index: other.layer(x.index).k.mean(0, np.float64).astype(np.float32)
+                for x in self.layers}  # fmt: skip
 
     def run(
         self, arms: Sequence[Arm] | None = None, *, append: bool = True, flat: bool = True
@@ -121,9 +143,13 @@ class ErrorSuite:
             channels=self._channels(),
         )  # fmt: skip
 
-    def _known(self, layer: DumpLayer, what: str, measure: Callable[[DumpLayer], Any]) -> Any:
+    def _known(
+        self, layer: DumpLayer, what: str, measure: Callable[[DumpLayer], Any], arm: str = ""
+    ) -> Any:
         m = self.dump.meta
+        centre = {"calibration": self.calibration} if arm and parse_arm(arm).calibrated else {}
         key = {
+            **centre,
             "what": what,
             "model": m.model_sha256,
             "text": m.text_sha256,
@@ -144,7 +170,7 @@ class ErrorSuite:
             for j, name in enumerate(names):
                 arm, label = parse_arm(name), f"{what}: {pattern}: {name}"
                 measure = partial(_error_of, bench, arm, pattern)
-                out[name].append(self._known(layer, label, measure))
+                out[name].append(self._known(layer, label, measure, name))
                 self._tell(what, i * len(names) + j + 1, len(names) * len(layers))
         return out
 
@@ -203,6 +229,10 @@ class ErrorSuite:
     def _tell(self, what: str, done: int, total: int) -> None:
         if self.progress is not None:
             self.progress(what, done, total)
+
+
+def _calibration(what: str, got: object, expected: str) -> SettingError:
+    return SettingError(message("calibration", what, got=got, expected=expected))
 
 
 def _error_of(bench: LayerBench, arm: Arm, pattern: str, layer: DumpLayer) -> float:

@@ -13,6 +13,7 @@ from kvcore.errors import message
 from kvcore.lab.errors import SettingError
 from kvcore.lab.journal import Journal
 from kvcore.lab.load import LoadedModel
+from kvcore.lab.report_commands import Commands
 from kvcore.lab.report_plan import FULL, QUICK
 from kvcore.lab.report_sections import SECTIONS, Progress, Work, origin
 from kvcore.lab.tables import Section
@@ -37,6 +38,8 @@ th,td{padding:.22rem .65rem;text-align:left;white-space:nowrap}
 th{border-bottom:2px solid #9aa1a9;font-weight:600}
 tbody tr:nth-child(even){background:#f7f8fa}
 td.n{text-align:right;font-variant-numeric:tabular-nums}
+details{font-size:.84rem;color:#4a5058}pre{white-space:pre-wrap;background:#f4f6f8;
+padding:.6rem .8rem}
 .note{font-size:.84rem;color:#5a6169;margin:.4rem 0 0;max-width:54rem}
 """
 
@@ -46,7 +49,7 @@ def make_report(
     backend: Any,
     folder: Path,
     *,
-    command: str,
+    source: tuple[str, ...],
     quick: bool = False,
     progress: Progress | None = None,
     only: Sequence[str] = (),
@@ -60,8 +63,8 @@ def make_report(
     folder : Path
         Made if it is not there. Results are kept in it as they come: a report that was stopped
         continues, and a finished one is only written again.
-    command : str
-        How the report was asked for; printed in it.
+    source : tuple of str
+        How a command line names the model, as :attr:`Commands.source`.
     quick : bool
         Fewer texts, cells and arms.
     progress : callable (what, done, total), optional
@@ -88,12 +91,14 @@ def make_report(
             message("report", "unknown section", got=", ".join(wrong), expected=expected)
         )
     folder.mkdir(parents=True, exist_ok=True)
+    commands = Commands(source=source, backend=backend.name)
     work = Work(
         loaded=loaded,
         backend=backend,
         journal=Journal(folder / JOURNAL),
         folder=folder,
         plan=QUICK if quick else FULL,
+        commands=commands,
         progress=progress,
     )
     sections = []
@@ -104,7 +109,7 @@ def make_report(
             if progress is not None:
                 progress(f"section {name}, {time.monotonic() - start:.0f} s", 1, 1)
     title = f"KV cache formats on {loaded.model.config.name}{' (quick)' if quick else ''}"
-    return write(folder, title, origin(work, command), sections)
+    return write(folder, title, origin(work, commands.report(quick=quick, only=only)), sections)
 
 
 def write(
@@ -117,7 +122,10 @@ def write(
     data = {
         "title": title,
         "origin": dict(origins),
-        "sections": [{"title": s.title, "findings": s.findings, **s.data} for s in sections],
+        "sections": [
+            {"title": s.title, "findings": s.findings, "commands": s.commands, **s.data}
+            for s in sections
+        ],
     }
     texts = {
         "report.html": page(title, origins, sections),
@@ -154,7 +162,10 @@ def _section_html(number: int, s: Section) -> str:
         for p in s.pictures
     )
     tables = "".join(t.html() for t in s.tables)
-    return f'<h2 id="s{number}">{html.escape(s.title)}</h2>{said}\n{pictures}{tables}'
+    lines = html.escape("\n".join(s.commands))
+    how = f"<details><summary>How to measure this again</summary><pre>{lines}</pre></details>"
+    parts = (said, how if s.commands else "", f"\n{pictures}{tables}")
+    return f'<h2 id="s{number}">{html.escape(s.title)}</h2>{"".join(parts)}'
 
 
 def _own_ids(svg: str, prefix: str) -> str:
@@ -170,6 +181,7 @@ def markdown(title: str, origins: Mapping[str, str], sections: Sequence[Section]
     for s in sections:
         parts += ["", f"## {s.title}", ""]
         parts += [f"* {text}" for text in s.findings]
+        parts += ["", "```sh", *s.commands, "```"] if s.commands else []
         for p in s.pictures:
             parts += ["", f"![{p.title}]({p.name}.svg)", "", f"*{p.title}*"]
         for t in s.tables:

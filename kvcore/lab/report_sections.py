@@ -25,6 +25,7 @@ from kvcore.lab.load import LoadedModel
 from kvcore.lab.patterns import PATTERNS
 from kvcore.lab.recall_suite import RecallSuite
 from kvcore.lab.recall_tables import recall_section
+from kvcore.lab.report_commands import DUMP, Commands, plan_commands
 from kvcore.lab.report_plan import (
     SWEPT,
     ReportPlan,
@@ -52,6 +53,8 @@ class Work:
     folder : Path
         For the dump.
     plan : ReportPlan
+    commands : Commands
+        Say under each section how its numbers are measured again.
     progress : callable (what, done, total), optional
     """
 
@@ -60,6 +63,7 @@ class Work:
     journal: Journal
     folder: Path
     plan: ReportPlan
+    commands: Commands
     progress: Progress | None
 
     def text(self, name: str) -> library.Text:
@@ -113,15 +117,17 @@ def attention_error(work: Work) -> Section:
                 "before and after the Hadamard rotation",
                 svg=plots.heat_map(results.channels, results.layers)),
     ]  # fmt: skip
+    say = work.commands
     return Section(
         title=section.title, findings=section.findings, tables=section.tables,
+        commands=[say.dump(DOCUMENT, plan.cells, plan.queries, chosen), say.error()],
         pictures=pictures, data={"dump": asdict(found.meta), **asdict(results)},
     )  # fmt: skip
 
 
 def _dumped(work: Work, layers: Sequence[int]) -> Dump:
     """Return the dump in the report's folder, made anew unless it is the same one."""
-    path, text, plan = work.folder / "dump.safetensors", work.text(DOCUMENT), work.plan
+    path, text, plan = work.folder / DUMP, work.text(DOCUMENT), work.plan
     if path.exists():
         found = read_dump(path)
         m = found.meta
@@ -141,11 +147,11 @@ def decode_kl(work: Work) -> Section:
     """Measure the decode KL of every format and draw the frontier."""
     plan = work.plan
     texts = work.texts(plan.texts)
-    runs = work.suite().run(
-        texts, parse_arms(plan.arms), Plan(n_prompt=plan.prompt, n_forced=plan.forced)
-    )
+    mode, base = Plan(n_prompt=plan.prompt, n_forced=plan.forced), "q2k:bare"
+    runs = work.suite().run(texts, parse_arms(plan.arms), mode)
     sizes = work.sizes(plan.arms)
-    section = kl_section(runs, sizes, texts, "q2k:bare", "decode")
+    section = kl_section(runs, sizes, texts, base, mode.mode)
+    section.commands.append(work.commands.kl(_names(texts), mode, plan.arms, base))
     found = summaries(runs)
     points = {n: (sizes[n], found[n].mean_kl) for n in plan.arms if _on_frontier(n)}
     exact = ("f16", work.sizes(["f16"])["f16"])
@@ -223,9 +229,8 @@ def sweeps(work: Work) -> Section:
         "centre": {f: centre_arms(f, plan.centres) for f in ("q4_0", "q2k", "k4v2c")},
     }
     names = dict.fromkeys(a for s in series.values() for arms in s.values() for a in arms.values())
-    runs = work.suite().run(
-        texts, parse_arms(list(names)), Plan(n_prompt=plan.prompt, n_forced=plan.forced)
-    )
+    mode = Plan(n_prompt=plan.prompt, n_forced=plan.forced)
+    runs = work.suite().run(texts, parse_arms(list(names)), mode)
     found = summaries(runs)
     kl = {
         what: {
@@ -266,6 +271,7 @@ def sweeps(work: Work) -> Section:
     return Section(
         title=f"Sweeps, {plan.forced} forced tokens x {len(texts)} texts",
         findings=[control_sentence(runs), *findings],
+        commands=[work.commands.kl(_names(texts), mode, names)],
         tables=[_sweep_table(axis[what], kl[what]) for what in series],
         pictures=pictures,
         data={"mean_kl": kl, "texts": [t.name for t in texts]},
@@ -285,12 +291,13 @@ def prompt_kl(work: Work) -> Section:
     mode = Plan(n_prompt=plan.prompt_mode, n_forced=plan.forced, mode="prompt")
     runs = work.suite().run(texts, parse_arms(plan.prompt_arms), mode)
     sizes, found = work.sizes(plan.prompt_arms), summaries(runs)
-    title = f"Prompt KL, {plan.forced} positions x {len(texts)} texts"
+    title, base = f"Prompt KL, {plan.forced} positions x {len(texts)} texts", "q4_0:bare"
     kl = {a: found[a].mean_kl for a in plan.prompt_arms}
     return Section(
         title=title,
         findings=[control_sentence(runs), f"Order: {ordered(kl)}."],
-        tables=[kl_table(found, sizes, "q4_0:bare", title)],
+        commands=[work.commands.kl(_names(texts), mode, plan.prompt_arms, base)],
+        tables=[kl_table(found, sizes, base, title)],
         data={"arms": {n: asdict(s) for n, s in found.items() if n != CONTROL}},
     )
 
@@ -302,8 +309,12 @@ def recall(work: Work) -> Section:
         work.loaded, work.backend, work.journal, text, per_place=work.plan.per_place,
         progress=work.progress,
     )  # fmt: skip
-    found = suite.run(work.plan.lengths, parse_arms(work.plan.recall_arms))
-    return recall_section(found, text.name)
+    plan = work.plan
+    section = recall_section(suite.run(plan.lengths, parse_arms(plan.recall_arms)), text.name)
+    section.commands.append(
+        work.commands.recall(text.name, plan.lengths, plan.per_place, 0, plan.recall_arms)
+    )
+    return section
 
 
 def memory(work: Work) -> Section:
@@ -325,8 +336,13 @@ def memory(work: Work) -> Section:
         name="memory", title="Memory of all layers' caches by context", svg=plots.memory(totals)
     )
     return Section(
-        title="Memory", tables=[table], pictures=[picture], data={"totals": totals},
+        title="Memory", commands=plan_commands(c, totals, CONTEXTS[-1]), tables=[table],
+        pictures=[picture], data={"totals": totals},
     )  # fmt: skip
+
+
+def _names(texts: Sequence[library.Text]) -> list[str]:
+    return [t.name for t in texts]
 
 
 SECTIONS: tuple[Callable[[Work], Section], ...] = (

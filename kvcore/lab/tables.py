@@ -76,6 +76,8 @@ class Section:
     title : str
     findings : list of str
         Sentences made from the results.
+    commands : list of str
+        What measures the numbers again, each line in a shell.
     tables : list of Table
     pictures : list of Picture
     data : mapping
@@ -84,6 +86,7 @@ class Section:
 
     title: str
     findings: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)

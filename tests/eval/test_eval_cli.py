@@ -7,9 +7,14 @@ import json
 import numpy as np
 import pytest
 
+import kvcore
 from kvcore.cli.app import run
+from kvcore.lab.arms import parse_arm
 from kvcore.lab.dump import dump
+from kvcore.lab.dump_file import read_dump
+from kvcore.lab.eval_error import LayerBench
 from kvcore.lab.logits_file import LogitsMeta, LogitsWriter
+from kvcore.lab.texts import Text
 
 COMMANDS = [("dump",), ("eval", "error"), ("eval", "kl"), ("eval", "recall"), ("report",)]
 
@@ -101,3 +106,34 @@ def test_a_plan_draws_its_picture(call, tmp_path):
     assert code == 0
     assert "total" in out
     assert path.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_calibrated_centre_is_the_mean_of_another_text(call, tmp_path, loaded, body):
+    other = Text(name="other", kind="document", body=body.body[::-1])
+    files = [tmp_path / "d.safetensors", tmp_path / "c.safetensors", tmp_path / "few.safetensors"]
+    dump(loaded, body, files[0], n_cells=160, n_queries=8, layers=[0, 1])
+    dump(loaded, other, files[1], n_cells=200, n_queries=4, layers=[0, 1])
+    dump(loaded, other, files[2], n_cells=200, n_queries=4, layers=[0])
+    arm = "q2k:bare,k_center=calibrated"
+    results = tmp_path / "r.jsonl"
+    common = (files[0], "--arm", arm, "--no-append", "--no-flat", "--backend", "cpu", "--json")
+    more = ("--calibration", files[1], "--resume", results)
+    code, out, err = call("eval", "error", *common, *more)
+    assert code == 0, err
+    found = json.loads(out)["once"][arm]
+    for got, layer in zip(found, (0, 1), strict=True):
+        mine = read_dump(files[0]).layer(layer)
+        centre = read_dump(files[1]).layer(layer).k.astype(np.float64).mean(0).astype(np.float32)
+        bench = LayerBench(mine, kvcore.get_backend("cpu"), centre)
+        assert got == bench.error(parse_arm(arm))
+    known = [json.loads(line)["key"] for line in results.read_text().splitlines()]
+    assert {k["calibration"] for k in known if arm in k["what"]} == {
+        read_dump(files[1]).meta.text_sha256
+    }
+    for wrong, what in ((files[0], "another than is measured"), (files[2], "layers")):
+        code, out, err = call("eval", "error", *common, "--calibration", wrong)
+        assert (code, out) == (2, "")
+        assert what in err
+    code, out, err = call("eval", "error", *common)
+    assert (code, out) == (2, "")
+    assert "calibration" in err

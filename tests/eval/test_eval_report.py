@@ -23,7 +23,13 @@ def sections():
     table = Table(title="T <b>", columns=["arm", "x|y"], rows=[["q2k", "1.5"]], note="n & m")
     picture = Picture(name="frontier", title="P", svg=svg)
     return [
-        Section(title="One", findings=["a < b"], tables=[table], pictures=[picture]),
+        Section(
+            title="One",
+            findings=["a < b"],
+            commands=["kvcore eval kl --arm 'a<b'"],
+            tables=[table],
+            pictures=[picture],
+        ),
         Section(title="Two", pictures=[picture]),
     ]
 
@@ -49,6 +55,7 @@ def test_text_is_escaped_in_html_and_markdown():
     text = page("R", {}, sections())
     assert "T &lt;b&gt;" in text
     assert "a &lt; b" in text
+    assert "--arm &#x27;a&lt;b&#x27;" in text
     assert "x\\|y" in markdown("R", {}, sections())
 
 
@@ -99,7 +106,7 @@ def test_every_arm_of_both_plans_can_be_made():
 
 def test_a_section_that_is_none_is_refused_before_anything_is_made(tmp_path, loaded, backend):
     with pytest.raises(SettingError, match=SECTIONS[0].__name__):
-        make_report(loaded, backend, tmp_path / "r", command="", only=["nothing"])
+        make_report(loaded, backend, tmp_path / "r", source=("--model", "x"), only=["nothing"])
     assert not (tmp_path / "r").exists()
 
 
