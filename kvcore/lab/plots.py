@@ -104,7 +104,7 @@ def lines(
             axes.xaxis.minorticks_off()
         axes.set_xlabel(x)
         axes.set_ylabel(y)
-        axes.legend()
+        _legend_beside(axes)
 
     return drawn(draw)
 
@@ -127,7 +127,7 @@ def errors_by_layer(errors: Mapping[str, Sequence[float]], layers: Sequence[str]
         axes.set_xticks(range(len(layers)), layers)
         axes.set_ylabel("relative RMS error, %")
         axes.set_xlabel("layer")
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend_beside(axes)
 
     return drawn(draw)
 
@@ -171,12 +171,18 @@ def frontier(points: Mapping[str, tuple[float, float]], exact: tuple[str, float]
     return drawn(draw, width=9.5, height=6.2)
 
 
+def _legend_beside(axes: Any) -> None:
+    """Put the legend right of the axes, where no line can run under it."""
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
 def _plain_log(axes: Any) -> None:
-    """Label a logarithmic y axis with plain numbers: 1, 2 and 5, or decades if there are many."""
+    """Label a logarithmic y axis with plain numbers, the more the fewer decades there are."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     low, high = axes.get_ylim()
-    subs = (1.0, 2.0, 5.0) if high / low < 300 else (1.0,)
+    few, some = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), (1.0, 2.0, 5.0)
+    subs = few if high / low < 12 else some if high / low < 300 else (1.0,)
     axes.yaxis.set_major_locator(LogLocator(subs=subs))
     axes.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -262,7 +268,7 @@ def memory(totals: Mapping[str, Mapping[float, float]]) -> str:
         axes.minorticks_off()
         axes.set_xlabel("context in cells")
         axes.set_ylabel("MiB, all layers")
-        axes.legend()
+        _legend_beside(axes)
 
     return drawn(draw)
 

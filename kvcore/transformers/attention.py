@@ -88,21 +88,27 @@ def attention(
 
 def padding_mask(
     batch_size: int,
-    q_length: int,
-    kv_length: int,
+    q_length: int = 0,
+    kv_length: int = 0,
     q_offset: int = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., torch.Tensor] | None = None,
     attention_mask: torch.Tensor | None = None,
+    cache_position: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> torch.Tensor | None:
     """Return which columns are tokens, bool[B, columns]; None if all are.
+
+    transformers passes names only; before 5.4 it is ``cache_position``, the positions of the
+    queries, instead of ``q_length`` and ``q_offset``.
 
     Raises
     ------
     UnsupportedError
         The model's mask is neither causal nor a sliding window.
     """
+    if cache_position is not None:
+        q_length, q_offset = len(cache_position), int(cache_position[0])
     if mask_function is not None:
         _check_causal(mask_function, batch_size, q_length, kv_length, int(q_offset), kv_offset)
     if attention_mask is None or bool(attention_mask.all()):

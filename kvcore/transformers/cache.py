@@ -69,11 +69,16 @@ class KVCoreCache(Cache):  # type: ignore[misc]
             return layer
 
         self._make = recording
-        super().activate_past_recording()
+        for layer in self.layers:
+            layer.activate_past_recording()
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
         """Return the capacity, or -1 if it grows; layers are made when keys arrive."""
         return self._capacity or -1
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
+        """Return the same: its name before transformers 5.15."""
+        return self.get_max_length()
 
     @property
     def is_croppable(self) -> bool:

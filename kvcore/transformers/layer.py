@@ -20,6 +20,7 @@ Bools = npt.NDArray[np.bool_]
 HANDLE = "_kvcore_layer"
 
 _GROWS_TO = 1 << 24
+_SAYS_WHEN_TO_RECORD = hasattr(CacheLayerMixin, "activate_past_recording")  # from 5.15 on
 _FIX = "call kvcore.transformers.prepare(model) before"
 
 
@@ -43,7 +44,7 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         self._spec, self._backend, self._capacity = spec, backend, capacity
         self.rows: list[KVCache] = []
-        self.record_past = False
+        self.record_past = not _SAYS_WHEN_TO_RECORD
         self._seen: list[Bools] = []
         self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -99,9 +100,13 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         setattr(handle, HANDLE, self)
         return handle, value_states
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the columns of a mask, and the first one's position."""
-        return self.get_seq_length() + query_length, 0
+    def get_mask_sizes(self, query_length: int | torch.Tensor) -> tuple[int, int]:
+        """Return the columns of a mask, and the first one's position.
+
+        Before transformers 5.4 the argument is the positions of the queries.
+        """
+        count = len(query_length) if isinstance(query_length, torch.Tensor) else query_length
+        return self.get_seq_length() + count, 0
 
     def get_seq_length(self) -> int:
         """Return the columns seen, padding included."""
@@ -111,8 +116,15 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         """Return the capacity, or -1 if it grows."""
         return self._capacity or -1
 
+    def get_max_cache_shape(self) -> int:
+        """Return the same: its name before transformers 5.15."""
+        return self.get_max_length()
+
     def activate_past_recording(self) -> None:
-        """Keep short appends as drafts until the next :meth:`crop`, so that they leave no trace."""
+        """Keep short appends as drafts until the next :meth:`crop`, so that they leave no trace.
+
+        Before transformers 5.15 nobody calls this, and short appends always are drafts.
+        """
         self.record_past = True
 
     def crop(self, tokens_to_remove: int) -> None:

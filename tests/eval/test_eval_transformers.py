@@ -95,7 +95,9 @@ def test_every_mode_runs_with(llama, format):
         out = generate(llama, ids, KVCoreCache(format), **options)
         assert out.shape == (2, 40 + NEW)
     one = ids[:1]
-    out = generate(llama, one, KVCoreCache(format), prompt_lookup_num_tokens=4)
+    # transformers before 5.15 looks prompts up only with an end of text; this one never comes.
+    lookup = {"prompt_lookup_num_tokens": 4, "eos_token_id": 10**6}
+    out = generate(llama, one, KVCoreCache(format), **lookup)
     assert out.shape == (1, 40 + NEW)
 
 
@@ -277,3 +279,26 @@ def test_models_that_cannot_are_refused_with_every_reason():
     model = transformers.T5ForConditionalGeneration(config)
     with pytest.raises(UnsupportedError, match="encoder-decoder"):
         prepare(model)
+
+
+def test_both_forms_of_what_transformers_asks_for_give_the_same():
+    """Positions of the queries before transformers 5.4, their number since."""
+    layer = KVCoreCache("f16")._make()
+    layer._seen = [np.ones((2, 7), np.bool_)]
+    assert layer.get_mask_sizes(torch.arange(7, 12)) == layer.get_mask_sizes(5) == (12, 0)
+    assert layer.get_max_cache_shape() == layer.get_max_length() == -1
+    padded = torch.ones(2, 12, dtype=torch.long)
+    padded[1, :3] = 0
+    common = {"kv_length": 12, "mask_function": causal, "attention_mask": padded}
+    old = padding_mask(2, cache_position=torch.arange(7, 12), **common)
+    new = padding_mask(2, 5, q_offset=7, **common)
+    assert torch.equal(old, new)
+    assert torch.equal(new, padded.bool())
+    off = {**common, "mask_function": lambda b, h, q, kv: kv <= q + 1}
+    for how in ({"cache_position": torch.arange(6, 11)}, {"q_length": 5, "q_offset": 6}):
+        with pytest.raises(UnsupportedError, match="neither causal"):
+            padding_mask(2, **how, **off)
+
+
+def causal(b, h, q, kv):
+    return kv <= q
