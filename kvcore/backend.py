@@ -17,6 +17,7 @@ from kvcore.operands import HOST, Arrays
 from kvcore.pool import Pool, State
 from kvcore.registry import gaps_of
 from kvcore.residency import Residency
+from kvcore.scratch import Scratch
 from kvcore.turns import PartlyResident
 
 
@@ -41,30 +42,6 @@ class Availability:
     kind: str = ""
     version: str = ""
     reason: str = ""
-
-
-class Scratch:
-    """Named arrays that grow when asked for more and are otherwise reused.
-
-    Parameters
-    ----------
-    allocate : callable
-        (shape, dtype) -> array.
-    """
-
-    __slots__ = ("_allocate", "_arrays")
-
-    def __init__(self, allocate: Callable[[tuple[int, ...], str], Any]) -> None:
-        self._allocate = allocate
-        self._arrays: dict[str, Any] = {}
-
-    def take(self, name: str, n_values: int, dtype: str) -> Any:
-        """Return an array of at least `n_values` values; its content is whatever was there."""
-        array = self._arrays.get(name)
-        if array is None or int(array.shape[0]) < n_values:
-            array = self._allocate((n_values,), dtype)
-            self._arrays[name] = array
-        return array
 
 
 class Backend:
