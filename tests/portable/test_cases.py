@@ -71,7 +71,8 @@ def pages_beyond(be: PortableBackend, name: str, n_pages: int, first: int) -> No
 
 @pytest.mark.memory
 @pytest.mark.parametrize("name", ["f16", "int8", "q4_0"])
-def test_kb08_pages_beyond_the_31st_bit_of_a_byte_offset(name: str) -> None:
+@pytest.mark.parametrize("device", ["opencl", "cuda"])
+def test_kb08_pages_beyond_the_31st_bit_of_a_byte_offset(device: str, name: str) -> None:
     """K alone passes 2**31 bytes and 2**31 elements: gigabytes, so only where they are free."""
     n_pages = {"f16": 1_048_600, "int8": 1_048_600, "q4_0": 1_864_160}[name]
     first = {"f16": 1_048_575, "int8": 1_048_575, "q4_0": 1_864_135}[name]
@@ -79,7 +80,7 @@ def test_kb08_pages_beyond_the_31st_bit_of_a_byte_offset(name: str) -> None:
     needed = layout.nbytes(n_pages)
     if needed > _free_bytes() * 0.6:
         pytest.skip(f"needs {needed / 2**30:.1f} GiB of free memory")
-    pages_beyond(open_backend("opencl"), name, n_pages, first)
+    pages_beyond(open_backend(device), name, n_pages, first)
 
 
 def _free_bytes() -> int:
