@@ -9,7 +9,7 @@ import numpy as np
 from kvcore import marks as rules
 from kvcore.errors import RangeError, ShapeError, message
 from kvcore.held import Held
-from kvcore.layout import CENTRED
+from kvcore.layout import CENTRED, EVERYTHING
 from kvcore.numerics import F32
 from kvcore.pages import checked_cells
 from kvcore.spec import MAX_DRAFT
@@ -83,6 +83,8 @@ class KVCache(Held):
             )
 
     def _check_draft(self, steps: int, draft: bool) -> None:
+        if not isinstance(draft, bool | np.bool_):
+            raise ShapeError(message("append", "draft", got=draft, expected="True or False"))
         opened = len(self) - self.committed
         if steps and not draft and opened:
             raise ShapeError(
@@ -162,6 +164,8 @@ class KVCache(Held):
         self._saved = (self._saved[0], 0 if refixed else min(self._saved[1], n))
         self._set_row(cut.row)
         self._release(n)
+        known = self._faithful if self._faithful < n else EVERYTHING
+        self._trust(min(known, cut.faithful), self._refilled if n else 0)
         return cut.inexact
 
     # -- moving on ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -66,7 +67,8 @@ class Held:
         self._row = rules.fresh(spec.state_layout)
         self._lock = SharedLock()
         self._saved: tuple[bytes, int] = (b"", 0)
-        self._pages.owners.add(self)
+        self._trust()
+        self._pages.join(self)
 
     def _new_pages(self, units: int) -> Pages:
         return Pages(self.backend, self.spec.layout, units, elastic=True)
@@ -80,12 +82,14 @@ class Held:
         twin._state = self.backend.state(self.spec.state_layout, 1, self._basis.centre())
         twin._row = rules.fresh(self.spec.state_layout)
         twin._saved = (b"", 0)
-        twin._pages.owners.add(twin)
+        twin._trust()
+        twin._pages.join(twin)
         return twin
 
-    def __del__(self) -> None:
+    def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # An argument, because modules may be gone when the interpreter ends.
         units = getattr(self, "_units", None)
-        if units is not None and units.size and not sys.is_finalizing():
+        if units is not None and units.size and not _finalizing():
             self._pages.drop(units)
 
     # -- facts ----------------------------------------------------------------------------
@@ -164,6 +168,20 @@ class Held:
         self._row = row
         self.backend.write(self._state.marks, np.asarray([row], np.int32))
 
+    # -- trust ----------------------------------------------------------------------------
+
+    def _trust(self, faithful: int = MAX_CELLS, refilled: int = 0) -> None:
+        """Take note of what is here that an undisturbed cache of these cells would not have.
+
+        Parameters
+        ----------
+        faithful : int
+            Leading cells whose bulk is what an undisturbed cache would hold.
+        refilled : int
+            Window cells below this one may come from the bulk, though they are read as exact.
+        """
+        self._faithful, self._refilled = faithful, refilled
+
     # -- sharing --------------------------------------------------------------------------
 
     def fork(self: T) -> T:
@@ -190,6 +208,7 @@ class Held:
         for name in ("k", "v", "centre", "marks"):
             be.write(getattr(twin._state, name), be.to_host(getattr(self._state, name)))
         twin._row, twin._saved = list(self._row), self._saved
+        twin._trust(self._faithful, self._refilled)
         return twin
 
     def _check_settled(self, op: str) -> None:
@@ -206,6 +225,7 @@ class Held:
             self.capacity = 0
             self._saved = (b"", 0)
             self._set_row(rules.fresh(self.spec.state_layout))
+            self._trust()
 
     def defragment(self, shrink: bool = False) -> int:
         """Move the units of all caches over this pool to its lowest places.
@@ -248,4 +268,5 @@ class Held:
         be.write(self._state.v, image.exact_v[None])
         be.write(self._state.centre, image.centre[None])
         self._set_row(list(image.row))
+        self._trust(faithful=0 if cells else MAX_CELLS)  # whatever happened to it before
         self._saved = (digest, cells)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvcore.layout import Layout
+from kvcore.errors import ShapeError, message
+from kvcore.layout import Layout, Plane
 from kvcore.numerics import Array
 from kvcore.pool import Pool
 
@@ -31,7 +32,12 @@ class HostPools:
 
     def __init__(self, backend: Backend, path: str | None) -> None:
         self._backend = backend
-        self._path = None if path is None else Path(path)
+        if path is not None and (not isinstance(path, str | os.PathLike) or not os.fspath(path)):
+            raise ShapeError(
+                message("stream", "path", got=path, expected="the name of a file that is not there")
+            )
+        # As it is now: the program may change its folder before the file is removed.
+        self._path = None if path is None else Path(path).absolute()
         self._made = 0
 
     def make(self, layout: Layout, n_pages: int) -> Pool:
@@ -41,6 +47,8 @@ class HostPools:
         ------
         FileExistsError
             If the file is there: a streamed cache overwrites nothing.
+        OSError
+            If it cannot be made or mapped; nothing is left behind.
         """
         if self._path is None:
             planes = {
@@ -60,17 +68,21 @@ def _mapped(layout: Layout, n_pages: int, path: Path) -> Pool:
         places[plane.name] = at
         at += -(-plane.nbytes // step) * step
     with path.open("xb") as file:
-        file.truncate(max(at, 1))
-    planes: dict[str, Array] = {}
-    for plane in layout.planes(n_pages):
-        if plane.nbytes:
-            mapped = np.memmap(path, plane.dtype, "r+", places[plane.name], plane.shape)
-            planes[plane.name] = mapped.view(np.ndarray)
-        else:
-            planes[plane.name] = np.zeros(plane.shape, plane.dtype)
+        try:
+            file.truncate(max(at, 1))
+            planes = {p.name: _plane(path, p, places[p.name]) for p in layout.planes(n_pages)}
+        except (OSError, ValueError):
+            os.remove(path)
+            raise
     pool = Pool(layout=layout, n_pages=n_pages, planes=planes, backend="host")
     weakref.finalize(pool, _remove, str(path))
     return pool
+
+
+def _plane(path: Path, plane: Plane, at: int) -> Array:
+    if not plane.nbytes:
+        return np.zeros(plane.shape, plane.dtype)
+    return np.memmap(path, plane.dtype, "r+", at, plane.shape).view(np.ndarray)
 
 
 def _remove(path: str) -> None:

@@ -68,16 +68,20 @@ class Truncated:
     inexact : int
         Live cells that an undisturbed cache would read exactly and this one reads from a bulk of
         fewer bits than float16, counting an open group that froze.
+    faithful : int
+        Leading cells whose bulk is still what an undisturbed cache would hold: up to a group
+        whose scale knew dropped cells, none if the centre did.
     """
 
     row: list[int]
     inexact: int
+    faithful: int
 
 
 def truncate(row: list[int], sl: StateLayout, n: int) -> Truncated:
     """Return the marks after all cells from `n` on are dropped (n <= length)."""
     if n == 0:
-        return Truncated(row=fresh(sl), inexact=0)
+        return Truncated(row=fresh(sl), inexact=0, faithful=EVERYTHING)
     new = list(row)
     new[LENGTH] = n
     new[COMMITTED] = min(row[COMMITTED], n)
@@ -86,7 +90,18 @@ def truncate(row: list[int], sl: StateLayout, n: int) -> Truncated:
     for store in ("k", "v"):
         new[FRONTIER[store]] = _reopened(row, new, sl, store, n)
         new[RING_LO[store]] = min(row[RING_LO[store]], n)
-    return Truncated(row=new, inexact=_inexact(new, sl, n))
+    return Truncated(row=new, inexact=inexact(new, sl), faithful=_faithful(new, sl, n))
+
+
+def _faithful(new: list[int], sl: StateLayout, n: int) -> int:
+    if sl.center_cells and new[CENTRED] and n < sl.center_cells:
+        return 0
+    start = n // GROUP_CELLS * GROUP_CELLS
+    for store in ("k", "v"):
+        grouped = sl.layout.codec(store).per_channel
+        if grouped and n > start and (not sl.deferred or new[FRONTIER[store]] > start):
+            return start
+    return EVERYTHING
 
 
 def _exact(row: list[int], sl: StateLayout, store: str, first: int, end: int) -> bool:
@@ -106,8 +121,9 @@ def _reopened(row: list[int], new: list[int], sl: StateLayout, store: str, n: in
     return start + GROUP_CELLS
 
 
-def _inexact(new: list[int], sl: StateLayout, n: int) -> int:
+def inexact(row: list[int], sl: StateLayout) -> int:
     """Count live cells that should be exact but are read from a bulk that is not."""
+    n = row[LENGTH]
     lost: set[int] = set()
     for store in ("k", "v"):
         if not sl.ring(store) or sl.layout.codec(store).float_type in ("f16", "f32"):
@@ -115,7 +131,7 @@ def _inexact(new: list[int], sl: StateLayout, n: int) -> int:
         should = range(max(n - sl.window, 0), n)
         if sl.deferred and sl.layout.codec(store).per_channel:
             should = range(min(should.start, n // GROUP_CELLS * GROUP_CELLS), n)
-        low = new[RING_LO[store]]
+        low = row[RING_LO[store]]
         lost.update(c for c in should if sl.sinks <= c < low)
     return len(lost)
 

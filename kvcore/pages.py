@@ -184,22 +184,42 @@ class Pages:
             for unit in range(units, units + more):
                 heapq.heappush(self._free, unit)
 
+    def join(self, owner: Any) -> None:
+        """Count in whoever will hold units."""
+        with self.lock:
+            self.owners.add(owner)
+
+    def leave(self, owner: Any) -> None:
+        """Count out whoever holds none any more."""
+        with self.lock:
+            self.owners.discard(owner)
+
     def defragment(self, shrink: bool = False) -> int:
         """Move the used units to the lowest places and rename them in every owner's table.
 
         Takes every owner's lock. `shrink` also gives up the free units. Returns how many moved.
         """
-        owners = list(self.owners)
-        locks = {id(o._lock): o._lock for o in owners}
-        with ExitStack() as held:
-            for key in sorted(locks):
-                held.enter_context(locks[key].writing())
-            held.enter_context(self.lock)
-            place, moved = self._compact()
-            for owner in owners:
-                owner._rename(place)
-            if shrink:
-                self.shrink()
+        while True:
+            locks = self._locks()
+            with ExitStack() as held:
+                for key in sorted(locks):
+                    held.enter_context(locks[key].writing())
+                held.enter_context(self.lock)
+                # A fork may have joined while the locks were waited for; with all of them held
+                # nobody can.
+                if self._locks().keys() <= locks.keys():
+                    return self._defragment(shrink)
+
+    def _locks(self) -> dict[int, Any]:
+        with self.lock:
+            return {id(o._lock): o._lock for o in list(self.owners)}
+
+    def _defragment(self, shrink: bool) -> int:
+        place, moved = self._compact()
+        for owner in list(self.owners):
+            owner._rename(place)
+        if shrink:
+            self.shrink()
         return moved
 
     def _compact(self) -> tuple[Array, int]:

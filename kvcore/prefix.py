@@ -15,7 +15,7 @@ from kvcore.cache_spec import CacheSpec
 from kvcore.layout import CENTRED, COMMITTED, LENGTH
 from kvcore.locks import SharedLock
 from kvcore.numerics import Array
-from kvcore.pages import Pages
+from kvcore.pages import Pages, checked_cells
 
 if TYPE_CHECKING:
     from kvcore.held import Held
@@ -62,12 +62,13 @@ class Prefixes:
 
     def __init__(self, spec: CacheSpec, pages: Pages, lock: SharedLock) -> None:
         self.spec, self.pages, self._lock = spec, pages, lock
-        pages.owners.add(self)
+        pages.join(self)
         self._roots: dict[Any, _Link] = {}
         self._clock = itertools.count()
 
     def ends(self, cells: int) -> Array:
         """Return the end of every link within `cells` cells."""
+        cells = checked_cells("links", "cells", cells, 0, 2**31 - 1)
         unit = self.spec.layout.unit_cells
         first = -(-max(self.spec.center_cells, self.spec.sinks, 1) // unit) * unit
         return np.arange(first, cells + 1, unit, dtype=np.int64)
@@ -75,10 +76,14 @@ class Prefixes:
     # -- publishing -----------------------------------------------------------------------
 
     def publish(self, member: Held, keys: Sequence[Any]) -> int:
-        """Hold the final leading units of a sequence under a key chain; return the cells."""
+        """Hold the final leading units of a sequence under a key chain; return the cells.
+
+        Stops where a rollback has left marks in the bulk, and at a centre other than that of the
+        chain's first publisher: whoever resumes must get what an undisturbed cache would hold.
+        """
         unit = self.spec.layout.unit_cells
         level, parent, done = self._roots, None, 0
-        ends = self.ends(_final(member))
+        ends = self.ends(min(_final(member), member._faithful))
         for key, end in zip(keys, ends.tolist(), strict=False):
             link = level.get(key)
             if link is None:
@@ -88,21 +93,30 @@ class Prefixes:
                 if parent is None:
                     link.exact = _arrays(member)
                 level[key] = link
+            elif parent is None and not self._same_centre(link, member):
+                return 0
             link.used = next(self._clock)
             level, parent, done = link.next, link, end
         if parent is not None:
             self._checkpoint(parent, member)
         return done
 
+    def _same_centre(self, link: _Link, member: Held) -> bool:
+        if not self.spec.state_layout.center_cells:
+            return True
+        mine = np.array(member.backend.to_host(member.state.centre))
+        return bool(np.array_equal(mine, link.exact["centre"]))
+
     def _checkpoint(self, link: _Link, member: Held) -> None:
         """Keep the exact cells of a sequence that stands at, or within slack of, a link's end."""
+        row, sl = list(member.marks), self.spec.state_layout
         if link.row is not None or len(member) != member.committed:
             return
-        row, sl = list(member.marks), self.spec.state_layout
-        at = rules.truncate(row, sl, link.end) if link.end < len(member) else None
-        if at is None or (at.inexact == 0 and at.row[CENTRED] == row[CENTRED]):
-            link.row = row if at is None else at.row
-            link.exact = _arrays(member)
+        if member._refilled > max(link.end - sl.window, 0):
+            return
+        at = rules.truncate(row, sl, link.end).row if link.end < len(member) else row
+        if rules.inexact(at, sl) == 0 and at[CENTRED] == row[CENTRED]:
+            link.row, link.exact = at, _arrays(member)
 
     # -- resuming -------------------------------------------------------------------------
 
@@ -119,7 +133,9 @@ class Prefixes:
             _write(member, last.exact)
             member._set_row(list(last.row))
             return last.end, 0
-        return last.end, self._refill(member, first, last.end)
+        lost = self._refill(member, first, last.end)
+        member._trust(refilled=last.end)
+        return last.end, lost
 
     def _match(self, keys: Sequence[Any]) -> list[_Link]:
         chain: list[_Link] = []

@@ -15,7 +15,7 @@ from kvcore.errors import RangeError, ShapeError, message
 from kvcore.held import MAX_CELLS
 from kvcore.locks import SharedLock
 from kvcore.numerics import Array
-from kvcore.pages import Pages
+from kvcore.pages import Pages, checked_cells
 from kvcore.pool import State
 from kvcore.prefix import Prefixes
 
@@ -95,7 +95,8 @@ class Roster:
 
     def lengths(self, seqs: Sequence[int]) -> Array:
         """Return the cells of sequences, drafts included, i32[B]."""
-        return np.array([len(self._find("lengths", s)) for s in seqs], np.int32)
+        numbers = self._numbers("lengths", seqs)
+        return np.array([len(self._find("lengths", s)) for s in numbers], np.int32)
 
     @property
     def n_pages(self) -> int:
@@ -112,8 +113,21 @@ class Roster:
         """Bytes of the pool and of all exact cells, centres and marks."""
         return self._pages.pool.nbytes + self._state.nbytes
 
+    def _numbers(self, op: str, seqs: Any) -> list[Any]:
+        """Return sequences' numbers as a flat list, or raise ShapeError."""
+        try:
+            found = np.asarray(list(seqs)).reshape(-1)
+        except (TypeError, ValueError):
+            found = np.zeros(1, object)
+        if found.size and found.dtype.kind not in "iu":
+            raise ShapeError(
+                message(op, "sequences", got=seqs, expected="numbers that add() returned, in a row")
+            )
+        return [int(x) for x in found]
+
     def _find(self, op: str, seq: Any) -> Member:
-        member = self._members.get(int(seq)) if isinstance(seq, int | np.integer) else None
+        whole = isinstance(seq, int | np.integer) and not isinstance(seq, bool)
+        member = self._members.get(int(seq)) if whole else None
         if member is None:
             raise RangeError(
                 message(op, "no such sequence", got=seq, expected="a number that add() returned")
@@ -145,7 +159,8 @@ class Roster:
         member._place = self._rows.index(None)
         member._state = self._part(member._place, member._place + 1)
         member._set_row(rules.fresh(self.spec.state_layout))
-        self._pages.owners.add(member)
+        member._trust()
+        self._pages.join(member)
         self._rows[member._place] = self._next
         self._members[self._next] = member
         self._next += 1
@@ -195,11 +210,12 @@ class Roster:
             member._set_row(rules.fresh(self.spec.state_layout))
             member.capacity = 0
             self._rows[member._place] = None
-            self._pages.owners.discard(member)
+            self._pages.leave(member)
             del self._members[seq]
 
     def grow(self, n_pages: int) -> None:
         """Add pages to the pool, rounded up to whole units."""
+        n_pages = checked_cells("grow", "n_pages", n_pages, 0, MAX_CELLS)
         with self._lock.writing(), self._pages.lock:
             self._pages.grow(-(-n_pages // self.spec.layout.unit_pages))
 

@@ -150,7 +150,7 @@ class Sequences(Roster):
         self._pages.require(need)
 
     def _all(self, op: str, seqs: Sequence[int]) -> list[Member]:
-        numbers = np.asarray(seqs).reshape(-1).tolist()
+        numbers = self._numbers(op, seqs)
         if len(set(numbers)) != len(numbers):
             raise ShapeError(
                 message(op, "a sequence is named twice", got=numbers, expected="distinct ones")
@@ -283,16 +283,20 @@ class Sequences(Roster):
         Returns
         -------
         int
-            Cells that are published.
+            Cells that are published. Fewer than the keys name if a rollback or another centre
+            left bytes that an undisturbed cache would not hold; 0 for a loaded or shifted
+            sequence, whose history is not known.
         """
+        chain = _chain("publish", keys)
         with self._lock.writing():
-            return self._prefixes.publish(self._find("publish", seq), list(keys))
+            return self._prefixes.publish(self._find("publish", seq), chain)
 
     def resume(self, keys: Sequence[Any]) -> Resumed:
         """Return a new sequence that starts with the longest published prefix of a chain."""
+        chain = _chain("resume", keys)
         with self._lock.writing():
             member = self._new()
-            cells, inexact = self._prefixes.resume(member, list(keys))
+            cells, inexact = self._prefixes.resume(member, chain)
             return Resumed(seq=self._id_of(member), cells=cells, inexact=inexact)
 
     def deduplicate(self) -> int:
@@ -312,6 +316,19 @@ class Sequences(Roster):
         """Give up every published prefix that no sequence uses any more."""
         with self._lock.writing():
             self._prefixes.forget()
+
+
+def _chain(op: str, keys: Sequence[Any]) -> list[Any]:
+    """Return the keys as a list, or raise ShapeError before anything is touched."""
+    try:
+        chain = list(keys)
+        hash(tuple(chain))
+    except TypeError as error:
+        raise ShapeError(
+            message(op, "keys", got=f"{type(keys).__name__} ({error})",
+                    expected="a sequence of hashable values")
+        ) from error  # fmt: skip
+    return chain
 
 
 def _flags(draft: Any, batch: int) -> list[bool]:

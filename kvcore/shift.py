@@ -111,7 +111,10 @@ def _turned(cache: KVCache, k: F32, old: Array, new: Array, rope: Any) -> F32:
 
 
 def _by_angles(x: F32, angles: Any) -> F32:
-    a = np.asarray(angles)
+    try:
+        a = np.asarray(angles)
+    except ValueError:  # rows of unequal length
+        a = np.zeros(0, object)
     if a.ndim != 1 or a.dtype.kind != "f" or 2 * a.size > x.shape[-1] or not np.isfinite(a).all():
         raise ShapeError(
             message(

@@ -18,6 +18,7 @@ from kvcore.container import seal_of
 from kvcore.errors import FormatError, message
 from kvcore.layout import CENTRED, LENGTH, Layout
 from kvcore.numerics import Array
+from kvcore.pages import checked_cells
 from kvcore.pool import Pool
 from kvcore.snapshot_image import Image, read, write
 from kvcore.spec import GROUP_CELLS
@@ -199,7 +200,10 @@ def load_new(backend: Backend, data: bytes, capacity: int | None = None) -> KVCa
         If the backend has a declared gap for the format.
     """
     from kvcore.cache import KVCache
+    from kvcore.held import MAX_CELLS
 
+    if capacity is not None:
+        capacity = checked_cells("load", "capacity", capacity, 1, MAX_CELLS)
     image = read(data)
     backend.require(image.spec)
     reserve = image.row[LENGTH] if capacity is None else None

@@ -37,6 +37,8 @@ UNSEEN, OUTSIDE, INSIDE, MIXED = range(4)
 """How a query sees a tile: not at all, whole beyond or within its window, or in part."""
 
 _NOTHING = np.float32(-np.inf)
+_MOST = np.float32(3e38)
+"""Where a score saturates."""
 
 ITEM_B, ITEM_H, ITEM_T0, ITEM_T1, ITEM_FIRST, ITEM_END = range(6)
 """Columns of an item: sequence, KV head, its queries, its cells (or places in ids)."""
@@ -171,6 +173,8 @@ def _absorb(
             x = s[r, c] * scale
             x = x + shift if how[c] == BULK else x
             x = np.float32(cap * np.float32(math.tanh(x / cap))) if cap > 0 else x
+            x = -_MOST if x < -_MOST else x  # a NaN passes
+            x = _MOST if x > _MOST else x
             s[r, c] = x if how[c] != MISSING else _NOTHING
         best, total, rescale = weigh(s[r], n, sums[r, 0], lanes)
         sums[r, 0] = best

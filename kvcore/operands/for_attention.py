@@ -162,12 +162,10 @@ def _attention_ids(arrays: Arrays, ids: Any, batch: int, steps: int, sizes: Any)
 def _number(op: str, name: str, raw: Any, default: float, least: float | None = None) -> float:
     if raw is None:
         return float(np.float32(default))
-    try:
-        value = float(np.float32(np.asarray(raw).reshape(())))
-    except (TypeError, ValueError) as error:
-        raise ShapeError(
-            message(op, f"{name} is not a number", got=raw, expected="float")
-        ) from error
+    given = np.asarray(raw)
+    if given.dtype.kind not in "fiu" or given.size != 1:
+        raise ShapeError(message(op, f"{name} is not a number", got=raw, expected="float"))
+    value = float(np.float32(given.reshape(())))
     if not math.isfinite(value) or (least is not None and value < least):
         raise ShapeError(message(op, f"{name} is not usable", got=raw, expected="a finite number"))
     return value
@@ -180,4 +178,4 @@ def _limit(op: str, raw: Any) -> int:
         raise ShapeError(
             message(op, "window is not usable", got=raw, expected="an integer >= 1 or None")
         )
-    return int(raw)
+    return min(int(raw), 2**31 - 1)  # no cell lies farther back

@@ -146,7 +146,8 @@ KC_ENTRY(split)
             KC_ORDERED
             for (i32 d = 0; d < K_DIM; d++)
                 dot = dot + query[d] * tile[d * (TILE + 1) + c];
-            const f32 s = softcap > 0.0f ? capped(dot * scale, softcap) : dot * scale;
+            f32 s = softcap > 0.0f ? capped(dot * scale, softcap) : dot * scale;
+            s = s < LOWEST ? LOWEST : (s > -LOWEST ? -LOWEST : s); /* a NaN passes */
             weights[i] = where[c] != MASKED ? s : LOWEST;
         }
         KC_BARRIER();

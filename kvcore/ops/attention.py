@@ -14,6 +14,8 @@ from kvcore.operands import AttentionCall
 from kvcore.ops import Arg, Direction, Op
 from kvcore.pool import Pool, State
 
+MOST_SCORE = float(np.float32(3e38))
+
 
 def attention(
     q: Any,
@@ -75,7 +77,8 @@ def attention(
     Notes
     -----
     The reference computes in float64 over float32(level * scale). A backend that accumulates
-    in float32 agrees within the bound of ``kvcore.bounds.attention_bound``.
+    in float32 agrees within the bound of ``kvcore.bounds.attention_bound``. A score saturates at
+    +-3e38, so that infinite ones compare as the largest do; a NaN passes through.
     """
     call = operands.attention(
         operands.HOST, q, pool, table, lengths, ids, state, scale, softcap, window, k, v
@@ -149,6 +152,7 @@ def _softmax(call: AttentionCall, q: F32, keys: Array, values: Array) -> tuple[A
     scores = np.einsum("hgd,nhd->hgn", grouped, keys) * call.scale
     if call.softcap:
         scores = call.softcap * np.tanh(scores / call.softcap)
+    scores = np.clip(scores, -MOST_SCORE, MOST_SCORE)
     top = scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores - top)
     total = weights.sum(axis=-1, keepdims=True)

@@ -290,68 +290,6 @@ def test_two_forks_of_one_unit_need_one_copy(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"k_center": "auto", "center_cells": 64}], ids=["plain", "centred"]
-)
-@pytest.mark.parametrize("name", ["q4_0", "q2k"])
-def test_prefix_sharing_by_key_chain(
-    backend: Backend, name: str, fields: dict[str, object]
-) -> None:
-    spec = make_spec(name, window=16, sinks=2, **fields)
-    batch = backend.sequences(spec, 256)
-    prompt, more = cells(1, 128), cells(2, 21)
-    first = batch.add()
-    batch.append([first], *prompt)
-    ends = batch.links(128).tolist()
-    assert ends[0] >= max(spec.center_cells, spec.sinks)
-    keys = [("prompt", e) for e in ends]
-    assert batch.publish(first, keys) == ends[-1] == 128
-    used = batch.n_pages - batch.free_pages
-    found = batch.resume(keys)
-    assert (found.cells, found.inexact) == (128, 0)
-    assert batch.n_pages - batch.free_pages == used
-    batch.append([found.seq], *more)
-    assert same(batch[found.seq], fed(backend, spec, prompt, more)) == []
-    assert same(batch[first], fed(backend, spec, prompt)) == []
-
-    shorter = batch.resume([*keys[:-1], "another"])
-    assert (shorter.cells, shorter.inexact) == (ends[-2], 16)
-    for got, want in zip(batch[shorter.seq].read([0, 1]), batch[first].read([0, 1]), strict=True):
-        np.testing.assert_array_equal(got, want)
-    assert batch.resume(["unknown"]).cells == 0
-    for seq in list(batch):
-        batch.free(seq)
-    batch.forget_prefixes()
-    assert batch.free_pages == batch.n_pages
-
-
-def test_published_prefixes_make_room_when_pages_run_out(backend: Backend) -> None:
-    spec = make_spec("f16")
-    batch = backend.sequences(spec, 20)
-    first = batch.add()
-    batch.append([first], *cells(1, 60))
-    batch.publish(first, list(range(15)))
-    batch.free(first)
-    assert batch.free_pages == 5
-    other = batch.add()
-    batch.append([other], *cells(2, 60))
-    assert batch.resume(list(range(15))).cells == 20  # the newest links went, the rest is whole
-    with pytest.raises(OutOfPages):
-        batch.append([other], *cells(2, 60))
-
-
-def test_equal_units_are_shared_by_their_bytes(backend: Backend) -> None:
-    spec = make_spec("q2k")
-    batch = backend.sequences(spec, 256)
-    seqs = [batch.add() for _ in range(3)]
-    for seq in seqs:
-        batch.append([seq], *cells(1, 100))
-    assert batch.deduplicate() == 2 * 3 * 8
-    batch.append(seqs[:1], *cells(2, 40))
-    assert same(batch[seqs[0]], fed(backend, spec, cells(1, 100), cells(2, 40))) == []
-    assert same(batch[seqs[1]], fed(backend, spec, cells(1, 100))) == []
-
-
-@pytest.mark.parametrize(
     ("seqs", "counts"), [([0, 0], [3, 3]), ([0, 9], [3, 3]), ([0, 1], [3, 2]), ([0, 1], [-1, 7])]
 )
 def test_wrong_batches_are_refused_before_writing(
