@@ -170,7 +170,7 @@ class Fit:
     plan : MemoryPlan or None
         The plan at that context.
     reason : str
-        Why the format cannot be used.
+        Why the format cannot be used, or why nothing fits.
     """
 
     format: str
@@ -235,6 +235,19 @@ def fits(
                 bytes_per_cell=spec.bytes_per_cell,
                 context=n,
                 plan=plan(spec, layers, n, batch) if n else None,
+                reason="" if n else _too_little(spec, memory_bytes, layers, batch),
             )
         )
     return tuple(out)
+
+
+def _too_little(spec: CacheSpec, memory_bytes: int, layers: int, batch: int) -> str:
+    cells = spec.layout.unit_cells
+    least = plan(spec, layers, cells, batch).total
+    return message(
+        "plan",
+        f"{spec.format.name} has no room for one page",
+        got=f"{memory_bytes} bytes",
+        expected=f">= {least}",
+        fix=f"{cells} cells take {least} bytes",
+    )

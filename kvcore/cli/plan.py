@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,24 +29,28 @@ from kvcore.model_geometry import ModelGeometry, read_geometry
 NAME = "plan"
 EXAMPLE = "kvcore plan --format q4_0 --heads 2 --head-dim 256 --layers 12 --context 262144"
 
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str) -> int:
-    """Return bytes from a text such as 8GiB, 512M or 1000000; units are binary.
+    """Return bytes from a text such as 8GiB, 8GB, 512M or 1000000.
+
+    GB and the like are decimal; GiB and a bare G are binary.
 
     Raises
     ------
     typer.BadParameter
     """
-    number = text.strip().lower().removesuffix("b").removesuffix("i")
+    number = text.strip().lower()
+    decimal = number.endswith("b") and not number.endswith("ib")
+    number = number.removesuffix("b").removesuffix("i")
     unit = number[-1:] if number[-1:] in "kmgt" else ""
     try:
-        value = float(number.removesuffix(unit)) * _UNITS[unit]
+        value = float(number.removesuffix(unit)) * (1000 if decimal else 1024) ** _POWERS[unit]
     except ValueError:
         value = -1.0
     if not 0 < value < 2**63:
-        raise typer.BadParameter(f"a size: got {text!r}, expected something like 8GiB")
+        raise typer.BadParameter(f"a size: got {text!r}, expected something like 8GiB or 8GB")
     return int(value)
 
 
@@ -64,7 +69,9 @@ def run(
     batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences.")] = 1,
     memory: Annotated[
         str | None,
-        typer.Option("--fits", help="Longest context of every format in this memory, like 8GiB."),
+        typer.Option(
+            "--fits", help="Longest context of every format in this memory: 8GiB, or 8GB (10^9)."
+        ),
     ] = None,
     page_size: PageSize = 32,
     bare: Bare = False,
@@ -79,6 +86,14 @@ def run(
 
     Heads, head size and layers come from a model's file or from options; options win.
     """
+    if picture is not None:
+        from kvcore.lab.outputs import check_file
+
+        check_file("plan --picture", picture, ".svg")
+    if memory is not None and context is not None and picture is None:
+        raise typer.BadParameter(
+            f"--fits finds the longest context: got --context {context} beside it, expected one"
+        )
     g = _geometry(model_file, heads, head_dim, head_dim_v, layers)
     if picture is not None:
         from kvcore.cli.plan_picture import write_picture
@@ -112,20 +127,13 @@ def _geometry(
         raise typer.BadParameter(
             "the model is not known: give --model-file, or --heads, --head-dim"
         )
-    known = None if file is None else read_geometry(file)
-    if known is None:
-        known = ModelGeometry(
-            name="", layers=1, n_kv_heads=heads or 1, head_dim=head_dim or 1, head_dim_v=0
+    if file is not None:
+        return read_geometry(
+            file, layers=layers, n_kv_heads=heads, head_dim=head_dim, head_dim_v=head_dim_v
         )
-    k = head_dim or known.head_dim
-    v = head_dim_v or (k if head_dim else known.head_dim_v) or k
+    k = head_dim or 1
     return ModelGeometry(
-        name=known.name,
-        layers=layers or known.layers,
-        n_kv_heads=heads or known.n_kv_heads,
-        head_dim=k,
-        head_dim_v=v,
-        context=known.context,
+        name="", layers=layers or 1, n_kv_heads=heads or 1, head_dim=k, head_dim_v=head_dim_v or k
     )
 
 
@@ -183,7 +191,7 @@ def _fits(
     )
     if json:
         show.as_json([_fit_facts(f) for f in found])
-        return 0
+        return _said(found)
     print(
         f"{show.size(memory)}, {batch} x {g.layers} layers, {g.n_kv_heads} heads x {g.head_dim}\n"
     )
@@ -201,7 +209,14 @@ def _fits(
         ),
         right=("bytes/cell", "longest context", "of the memory"),
     )
-    return 0
+    if _said(found):
+        print("\nNothing fits: not even one page of cells in each sequence of every layer.")
+    return _said(found)
+
+
+def _said(found: Sequence[Fit]) -> int:
+    """Return the exit code: 1 if no format fits."""
+    return 0 if any(f.context for f in found) else 1
 
 
 def _fit_facts(f: Fit) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kvcore
+from kvcore.cli.plan import parse_size
 from kvcore.errors import FormatError, ShapeError, UnsupportedError
 from kvcore.memory_plan import fits, longest_context, plan
 from kvcore.model_geometry import read_geometry
@@ -205,3 +206,151 @@ def test_geometry_of_hybrid_gguf_counts_the_layers_with_a_cache(tmp_path):
     mixed = write_gguf(tmp_path / "b.gguf", head_count_kv=[1, 2, 1, 2], **sizes)
     with pytest.raises(UnsupportedError, match="layers differ"):
         read_geometry(mixed)
+
+
+def geometry_of(tmp_path, **fields):
+    file = tmp_path / "config.json"
+    usual = {"num_hidden_layers": 8, "num_attention_heads": 16, "hidden_size": 1024}
+    file.write_text(json.dumps({**usual, **fields}))
+    return read_geometry(file)
+
+
+LINEAR = ["linear_attention"] * 3 + ["full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "layers"),
+    [
+        ({"layer_types": LINEAR * 2}, 2),
+        ({"full_attention_interval": 4, "linear_num_key_heads": 16}, 2),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 4}, 8),
+        ({"layer_types": ["conv", "full_attention"] * 4}, 4),
+        ({"layers_block_type": ["mamba"] * 7 + ["attention"], "mamba_d_state": 16}, 1),
+        ({"block_types": ["recurrent", "recurrent", "attention"]}, 2),
+        ({"hybrid_override_pattern": "M-M*M-M*"}, 2),
+        ({"attn_layer_period": 4, "attn_layer_offset": 2, "mamba_d_conv": 4}, 2),
+        ({"attn_layer_indices": [3, 5], "mamba_d_conv": 4}, 2),
+        ({"num_kv_shared_layers": 3}, 5),
+        ({"num_kv_shared_layers": 4, "layer_types": LINEAR * 2}, 1),
+        ({"model_type": "falcon_h1", "mamba_d_conv": 4}, 8),
+    ],
+    ids=lambda x: "" if isinstance(x, int) else next(iter(x)),
+)
+def test_layers_without_a_cache_of_their_own_are_not_counted(tmp_path, fields, layers):
+    assert geometry_of(tmp_path, **fields).layers == layers
+
+
+@pytest.mark.parametrize(
+    ("fields", "heads"),
+    [
+        ({"model_type": "falcon", "multi_query": True, "num_kv_heads": 16}, 1),
+        (
+            {
+                "model_type": "falcon",
+                "new_decoder_architecture": True,
+                "multi_query": True,
+                "num_kv_heads": 8,
+            },
+            8,
+        ),
+        ({"model_type": "falcon", "multi_query": False, "num_kv_heads": 4}, 16),
+        ({"model_type": "gpt_bigcode", "multi_query": True}, 1),
+        ({"multi_query_attention": True, "multi_query_group_num": 2}, 2),
+        ({"attn_config": {"kv_n_heads": 4}}, 4),
+        ({"num_kv_heads": [4] * 8}, 4),
+    ],
+)
+def test_kv_heads_are_those_that_are_kept(tmp_path, fields, heads):
+    assert geometry_of(tmp_path, **fields).n_kv_heads == heads
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64}, "--head-dim 192"),
+        ({"layer_types": ["other"] * 8}, "a kind of layer: got other"),
+        ({"mamba_d_state": 16}, "layers without a KV cache: got mamba_d_state"),
+        ({"is_encoder_decoder": True}, "cross-attention"),
+        ({"global_head_dim": 128}, "layers differ in heads: global_head_dim"),
+        ({"num_kv_heads": [2] * 4 + [4] * 4}, "layers differ in KV heads"),
+    ],
+)
+def test_what_one_spec_cannot_describe_is_refused_with_the_reason(tmp_path, fields, words):
+    with pytest.raises(UnsupportedError, match=words):
+        geometry_of(tmp_path, **fields)
+
+
+def test_fields_have_to_fit_and_are_shown_as_they_are(tmp_path):
+    with pytest.raises(FormatError, match="hidden_size: got '1024'"):
+        geometry_of(tmp_path, hidden_size="1024")
+    with pytest.raises(FormatError, match="head_dim: got none, and a hidden_size of 1000"):
+        geometry_of(tmp_path, hidden_size=1000)
+    with pytest.raises(FormatError, match="8, one a layer"):
+        geometry_of(tmp_path, layer_types=LINEAR)
+    with pytest.raises(FormatError, match="keep a KV cache"):
+        geometry_of(tmp_path, layer_types=["mamba"] * 8)
+
+
+def test_the_older_names_of_fields_are_read_and_options_win(tmp_path, kvcore_command):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"n_layer": 12, "n_head": 12, "n_embd": 768, "n_ctx": 1024}))
+    g = read_geometry(file)
+    assert (g.layers, g.n_kv_heads, g.head_dim, g.context) == (12, 12, 64, 1024)
+    file.write_text(json.dumps({"kv_lora_rank": 512, "layer_types": ["other"]}))
+    options = ("--layers", 2, "--heads", 3, "--head-dim", 192, "--head-dim-v", 128)
+    ran = kvcore_command("plan", "-m", file, *options, "-c", 1000, "-f", "f16", "--bare", "--json")
+    assert ran.code == 0, ran.err
+    spec = kvcore.CacheSpec(format="f16", n_kv_heads=3, head_dim=192, head_dim_v=128, recipe=None)
+    assert ran.json()["total"] == plan(spec, layers=2, context=1000).total
+
+
+def test_gguf_with_latent_shared_or_linear_layers(tmp_path):
+    sizes = {"block_count": 8, "head_count": 8, "head_count_kv": 2, "embedding_length": 512}
+    latent = write_gguf(tmp_path / "a.gguf", kv_lora_rank=512, **sizes)
+    with pytest.raises(UnsupportedError, match="latent"):
+        read_geometry(latent)
+    assert read_geometry(latent, n_kv_heads=8, head_dim=192).head_dim_v == 192
+    linear = write_gguf(tmp_path / "b.gguf", ssm_state_size=16, **sizes)
+    with pytest.raises(UnsupportedError, match="--layers"):
+        read_geometry(linear)
+    assert read_geometry(linear, layers=3).layers == 3
+    shared = write_gguf(tmp_path / "c.gguf", shared_kv_layers=3, **sizes)
+    assert read_geometry(shared).layers == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8GiB", 8 * GIB), ("8GB", 8 * 10**9), ("8G", 8 * GIB), ("512m", 2**29), ("1.5kB", 1500),
+     ("123", 123), ("7b", 7)],
+)  # fmt: skip
+def test_gb_is_decimal_and_gib_binary(text, size):
+    assert parse_size(text) == size
+
+
+def test_memory_too_small_for_anything_is_said_with_what_is_needed(kvcore_command):
+    args = ("plan", "--heads", 2, "--head-dim", 256, "--layers", 12, "--fits", "1KiB")
+    ran = kvcore_command(*args)
+    assert ran.code == 1
+    assert "Nothing fits" in ran.out
+    least = plan(spec_of("q2k"), layers=12, context=32).total
+    assert f"32 cells take {least} bytes" in ran.out
+    facts = {row["format"]: row for row in kvcore_command(*args, "--json").json()}
+    assert f"expected >= {least}" in facts["q2k"]["reason"]
+    assert longest_context(spec_of("q2k"), least, layers=12) == 32
+    assert longest_context(spec_of("q2k"), least - 1, layers=12) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("-c", 1000, "--fits", "8GiB"), "--context 1000"),
+        (("--picture", "no/x.svg"), "no folder for x.svg"),
+        (("--picture", "x.png"), "a name in .svg"),
+    ],
+)
+def test_an_option_that_cannot_be_met_is_refused(kvcore_command, tmp_path, monkeypatch, more, said):
+    monkeypatch.chdir(tmp_path)
+    ran = kvcore_command("plan", "--heads", 2, "--head-dim", 64, *more)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert not list(tmp_path.iterdir())
