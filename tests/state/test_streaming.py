@@ -9,8 +9,10 @@ import pytest
 
 import kvcore
 from kvcore.backend import Backend
-from kvcore.errors import RangeError, ShapeError
+from kvcore.errors import RangeError, ShapeError, UnsupportedError
 from kvcore.operands import HOST
+from kvcore.operands.arrays import HostArrays
+from kvcore.reference import Reference
 from kvcore.streaming import StreamedCache, stage, unstage
 from tests.state.world import (
     FORMATS,
@@ -163,6 +165,23 @@ def test_file_tier(backend: Backend, name: str, tmp_path: Path) -> None:
 
     gc.collect()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_backend_without_turns_says_so() -> None:
+    """One that has memory of its own and does not say how to take cells in turns."""
+
+    class Device(Reference):
+        name = "device"
+        arrays = HostArrays()  # like, but not, the host's
+
+    streamed = Device().stream(make_spec("f16"), 512, 96)
+    streamed.append(*cells(1, 300))
+    q = queries(1, 1)
+    with pytest.raises(UnsupportedError, match="more cells than are resident"):
+        streamed.attend(q)
+    near = np.arange(200, 290, dtype=np.int32)
+    resident = fed(Reference(), make_spec("f16"), cells(1, 300))
+    np.testing.assert_array_equal(streamed.attend(q, ids=near), resident.attend(q, ids=near))
 
 
 def test_quarter_residency_at_64k_cells(backend: Backend) -> None:
