@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvcore.cli import live, show
-from kvcore.cli.lab_options import GgufFile, ModelName, load_model, numbers, require_lab
+from kvcore.cli.lab_options import (
+    GgufFile,
+    ModelName,
+    check_outputs,
+    load_model,
+    numbers,
+    require_lab,
+)
 from kvcore.cli.options import Json
 
 if TYPE_CHECKING:
@@ -50,6 +57,7 @@ def run(
 
     chosen = numbers("--layers", layers)
     if not check:
+        check_outputs("dump", file=file)
         with live.progress() as report:
             loaded = load_model(model, gguf, report)
             dump(

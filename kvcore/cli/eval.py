@@ -15,8 +15,10 @@ from kvcore.cli.lab_options import (
     GgufFile,
     ModelName,
     Resume,
+    check_outputs,
     decimals,
     facts,
+    listed,
     load_model,
     numbers,
     print_section,
@@ -58,7 +60,13 @@ def error(
     resume: Resume = None,
     json: Json = False,
 ) -> int:
-    """Measure attention error, score slope, window bias and append patterns on a dump."""
+    """Measure attention error, score slope, window bias and append patterns on a dump.
+
+    Arms are those of the error tables; score slopes and window bias are always of bare formats,
+    append patterns of q2k.
+    """
+    chosen_layers = numbers("--layers", layers)
+    check_outputs("eval error", file=resume)
     from kvcore.lab.arms import parse_arms
     from kvcore.lab.dump_file import read_dump
     from kvcore.lab.error_suite import ErrorSuite
@@ -72,7 +80,7 @@ def error(
             found,
             kvcore.get_backend(backend),
             Journal(resume),
-            layers=numbers("--layers", layers),
+            layers=chosen_layers,
             calibration=None if calibration is None else read_dump(calibration),
             progress=report,
         )
@@ -113,7 +121,9 @@ def kl(
     sinks: Annotated[
         str | None, typer.Option("--sinks", help="Sweep the sinks, such as 0,4,8,64.")
     ] = None,
-    sweep: Annotated[str, typer.Option("--sweep", help="The format that is swept.")] = "q2k",
+    sweep: Annotated[
+        str | None, typer.Option("--sweep", help="The format that is swept; q2k if unset.")
+    ] = None,
     save_logits: Annotated[
         Path | None, typer.Option("--save-logits", help="A folder for every run's logits.")
     ] = None,
@@ -124,28 +134,37 @@ def kl(
     """Measure KL, agreement and score of a teacher-forced run against float16 caches."""
     if files:
         return _compare(files, json)
+    chosen = None if texts is None else listed("--texts", texts, "names or files")
+    check_outputs("eval kl", file=resume, folder=save_logits)
     require_lab("eval kl")
     from kvcore.lab.kl_tables import KL_ARMS, kl_section, sweep_arms
 
+    if sweep is not None and gain is window is sinks is None:
+        raise typer.BadParameter(
+            f"--sweep {sweep}: got nothing to sweep, expected --gain, --window or --sinks beside it"
+        )
     swept = sweep_arms(
-        sweep,
+        sweep or "q2k",
         gains=decimals("--gain", gain),
         windows=numbers("--window", window) or [],
         sinks=numbers("--sinks", sinks) or [],
     )
-    names = list(dict.fromkeys([*(arm or ([] if swept else KL_ARMS)), *swept]))
+    names = list(arm or ([] if swept else KL_ARMS))
+    names += [name for name in swept if name not in names]
     if baseline and baseline not in names:
         names.insert(0, baseline)
     section = _run_kl(
         names,
         model=model,
         gguf=gguf,
-        texts=texts,
+        texts=chosen,
         plan=(prompt, forced, _mode(mode)),
         save=save_logits,
         backend=backend,
         resume=resume,
-        make=lambda runs, sizes, used: kl_section(runs, sizes, used, baseline or names[0], mode),
+        make=lambda runs, sizes, used, setup: kl_section(
+            runs, sizes, used, baseline or names[0], mode, setup
+        ),
     )
     show.as_json(facts(section)) if json else print_section(section)
     return 0
@@ -164,7 +183,7 @@ def _run_kl(
     *,
     model: str,
     gguf: Path | None,
-    texts: str | None,
+    texts: list[str] | None,
     plan: tuple[int, int, str],
     save: Path | None,
     backend: str | None,
@@ -180,8 +199,7 @@ def _run_kl(
     with live.progress() as report:
         loaded = load_model(model, gguf, report)
         chosen = [
-            library.text(n.strip(), loaded.metadata)
-            for n in (texts.split(",") if texts else library.names())
+            library.text(n, loaded.metadata) for n in (library.names() if texts is None else texts)
         ]
         calibration = library.text(library.CALIBRATION, loaded.metadata)
         suite = KlSuite(
@@ -193,10 +211,11 @@ def _run_kl(
             save=save,
             progress=report,
         )
-        runs = suite.run(chosen, arms, Plan(n_prompt=plan[0], n_forced=plan[1], mode=plan[2]))
+        how = Plan(n_prompt=plan[0], n_forced=plan[1], mode=plan[2])
+        runs, setup = suite.run(chosen, arms, how), suite.setup(chosen, arms, how)
     c = loaded.model.config
     sizes = {a.name: a.bytes_per_cell(c.n_kv_heads, c.head_dim) for a in arms}
-    return make(runs, sizes, chosen)
+    return make(runs, sizes, chosen, setup)
 
 
 @app.command(name="recall", epilog=f"Example: {EXAMPLES['recall']}")
@@ -220,6 +239,7 @@ def recall(
 ) -> int:
     """Ask for codes and word lists hidden in a document, float16 beside every arm."""
     sizes = numbers("--lengths", lengths) or []
+    check_outputs("eval recall", file=resume)
     require_lab("eval recall")
     from kvcore.lab import texts as library
     from kvcore.lab.arms import parse_arms

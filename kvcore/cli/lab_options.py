@@ -64,42 +64,79 @@ def load_model(name: str, gguf: Path | None, report: Report) -> LoadedModel:
 
 
 def numbers(option: str, text: str | None) -> list[int] | None:
-    """Return whole numbers from a text such as 0,3,29.
+    """Return whole numbers from a text such as 0,3,29; None if the option is not given.
 
     Raises
     ------
     typer.BadParameter
+        Nothing in it, no number, or one of them twice.
     """
     if text is None:
         return None
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        found = [int(part) for part in listed(option, text, "whole numbers such as 0,3,29")]
     except ValueError:
         raise typer.BadParameter(
             f"{option}: got {text!r}, expected whole numbers such as 0,3,29"
         ) from None
+    return found
 
 
-def decimals(option: str, text: str | None) -> list[float]:
-    """Return numbers from a text such as 1.03,1.1; none if there is no text.
+def listed(option: str, text: str, expected: str) -> list[str]:
+    """Return the parts of a comma-separated text.
 
     Raises
     ------
     typer.BadParameter
+        There are none, or one comes twice.
     """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise typer.BadParameter(f"{option}: got {text!r}, expected {expected}")
+    twice = sorted({part for part in parts if parts.count(part) > 1})
+    if twice:
+        raise typer.BadParameter(f"{option}: got {', '.join(twice)} twice, expected each once")
+    return parts
+
+
+def decimals(option: str, text: str | None) -> list[float]:
+    """Return numbers from a text such as 1.03,1.1; none if the option is not given.
+
+    Raises
+    ------
+    typer.BadParameter
+        Nothing in it, no number, or one of them twice.
+    """
+    if text is None:
+        return []
     try:
-        return [float(part) for part in (text or "").split(",") if part.strip()]
+        return [float(part) for part in listed(option, text, "numbers such as 1.03,1.1")]
     except ValueError:
         raise typer.BadParameter(
             f"{option}: got {text!r}, expected numbers such as 1.03,1.1"
         ) from None
 
 
+def check_outputs(op: str, *, file: Path | None = None, folder: Path | None = None) -> None:
+    """Refuse outputs that could not be written, before anything runs.
+
+    Raises
+    ------
+    SettingError
+    """
+    from kvcore.lab.outputs import check_file, check_folder
+
+    if file is not None:
+        check_file(op, file)
+    if folder is not None:
+        check_folder(op, folder)
+
+
 def print_section(section: Section) -> None:
     """Print the tables of a section, then what they say."""
     for table in section.tables:
         print(f"\n{table.title}\n")
-        show.table(table.columns, table.rows, right=table.columns[1:])
+        show.table(table.columns, table.rows, right=table.columns[1:], whole=True)
         if table.note:
             print(f"\n{table.note}")
     if section.findings:

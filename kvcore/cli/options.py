@@ -9,6 +9,7 @@ import typer
 
 from kvcore.cache_spec import CacheSpec
 from kvcore.dispatch import names as backend_names
+from kvcore.formats import names as format_names
 
 FormatName = Annotated[
     str, typer.Option("--format", "-f", help="A name that [bold]kvcore formats[/] lists.")
@@ -63,7 +64,12 @@ def make_spec(
     Raises
     ------
     FormatError
+    typer.BadParameter
+        There is no format of that name.
     """
+    if format not in format_names():
+        known = ", ".join(format_names())
+        raise typer.BadParameter(f"unknown format: got {format!r}, expected one of {known}")
     return CacheSpec(
         format=format,
         n_kv_heads=heads,

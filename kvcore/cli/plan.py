@@ -90,17 +90,16 @@ def run(
         from kvcore.lab.outputs import check_file
 
         check_file("plan --picture", picture, ".svg")
-    if memory is not None and context is not None and picture is None:
+    size = None if memory is None else parse_size(memory)
+    if size is not None and context is not None and picture is None:
         raise typer.BadParameter(
             f"--fits finds the longest context: got --context {context} beside it, expected one"
         )
     g = _geometry(model_file, heads, head_dim, head_dim_v, layers)
-    if picture is not None:
-        from kvcore.cli.plan_picture import write_picture
-
-        write_picture(picture, format, g, context or g.context or 4096, batch, bare=bare)
-    if memory is not None:
-        return _fits(g, parse_size(memory), batch, page_size, bare, window, sinks, json)
+    cells = context or g.context or 4096
+    if size is not None:
+        _draw(picture, format, g, cells, batch, bare=bare)
+        return _fits(g, size, batch, page_size, bare, window, sinks, json)
     spec = make_spec(
         format,
         g.n_kv_heads,
@@ -111,9 +110,19 @@ def run(
         window=window,
         sinks=sinks,
     )
-    found = plan(spec, g.layers, context or g.context or 4096, batch)
+    found = plan(spec, g.layers, cells, batch)
+    _draw(picture, format, g, cells, batch, bare=bare)
     show.as_json(facts(found, g)) if json else _print(found, g)
     return 0
+
+
+def _draw(
+    picture: Path | None, format: str, g: ModelGeometry, cells: int, batch: int, *, bare: bool
+) -> None:
+    if picture is not None:
+        from kvcore.cli.plan_picture import write_picture
+
+        write_picture(picture, format, g, cells, batch, bare=bare)
 
 
 def _geometry(

@@ -9,7 +9,7 @@ import typer
 
 import kvcore
 from kvcore.cli import live, show
-from kvcore.cli.lab_options import GgufFile, ModelName, load_model, require_lab
+from kvcore.cli.lab_options import GgufFile, ModelName, check_outputs, load_model, require_lab
 from kvcore.cli.options import BackendName, Json
 
 NAME = "report"
@@ -34,12 +34,15 @@ def run(
 ) -> int:
     """Measure formats on a real model and write report.html, report.md and the pictures.
 
-    Results are kept in the folder as they come: run it again to continue after a stop.
+    Results are kept in the folder as they come: run it again to continue after a stop. A page
+    there that holds more than the new one would is kept, and the command refused.
     """
     require_lab("report")
-    from kvcore.lab.report import make_report
+    from kvcore.lab.report import check_sections, make_report
 
     folder = out or Path(f"report-{model if gguf is None else gguf.stem}")
+    check_sections(section or ())
+    check_outputs("report", folder=folder)
     source = ("--model", model) if gguf is None else ("--gguf", gguf.name)
     with live.progress() as report:
         files = make_report(

@@ -16,6 +16,9 @@ PLAIN_WIDTH = 100
 """Columns where the output is no terminal, so that it reads the same everywhere."""
 
 
+_WIDEST = 1000
+"""Columns for a table whose cells must not break; lines end where their text does."""
+
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -42,7 +45,11 @@ def as_json(data: Any) -> None:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    whole: bool = False,
 ) -> None:
     """Print a table.
 
@@ -52,13 +59,19 @@ def table(
     rows : iterable of sequences
     right : sequence of str
         Columns of numbers.
+    whole : bool
+        Break no cell: lines are as long as they must be, on a terminal too.
     """
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in columns:
-        grid.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        grid.add_column(
+            name, justify="right" if name in right else "left", overflow="fold", no_wrap=whole
+        )
     for row in rows:
         grid.add_row(*(Text(str(cell)) for cell in row))
     console = out()
+    if whole:
+        console = Console(highlight=False, width=_WIDEST)
     with console.capture() as captured:
         console.print(grid)
     # Trailing blanks would make the same text differ from its copy in a document.

@@ -14,7 +14,7 @@ from typing import Any
 
 import kvcore
 from kvcore.codecs import get as get_codec
-from kvcore.errors import message
+from kvcore.errors import FormatError, message
 from kvcore.formats import get as get_format
 from kvcore.formats import names as format_names
 from kvcore.lab.caches import HostCache
@@ -78,12 +78,22 @@ class Arm:
         options = dict(self.options)
         if self.calibrated:
             if centre is None:
-                what = f"{self.name} without a calibration"
-                raise SettingError(message("arm", what, got="none", expected="a centre per layer"))
+                what, fix = f"{self.name} without a calibration", "give eval error a --calibration"
+                expected = "a centre per layer"
+                raise SettingError(message("arm", what, got="none", expected=expected, fix=fix))
             options["k_center"] = centre
         return kvcore.CacheSpec(
             format=self.format, n_kv_heads=n_kv_heads, head_dim=head_dim, **options
         )
+
+    @property
+    def exact_cells(self) -> int:
+        """Cells of sinks and window, which are read exactly; 0 for a simulation."""
+        if self.format is None:
+            return 0
+        options = {k: v for k, v in self.options.items() if v != CALIBRATED}
+        spec = kvcore.CacheSpec(format=self.format, n_kv_heads=1, head_dim=256, **options)
+        return int(spec.sinks or 0) + int(spec.window or 0)
 
     @property
     def together(self) -> int:
@@ -126,13 +136,17 @@ def parse_arm(text: str) -> Arm:
     Raises
     ------
     SettingError
-        Unknown simulation, unknown option, or a value that is none.
+        Unknown simulation, an option that is unknown, given twice or without effect, or a value
+        that is none.
     FormatError
         Unknown format or codec.
     """
     text = text.strip()
     if text.startswith(_SIMULATED):
-        name = text.removeprefix(_SIMULATED)
+        name, _, rest = text.removeprefix(_SIMULATED).partition(":")
+        if rest:
+            what = f"options of {_SIMULATED}{name}, but simulations take none"
+            raise SettingError(message("arm", what, got=rest, expected=f"{_SIMULATED}{name}"))
         if name not in SIMULATIONS:
             expected = ", ".join(_SIMULATED + n for n in SIMULATIONS)
             raise SettingError(message("arm", "unknown simulation", got=text, expected=expected))
@@ -140,7 +154,16 @@ def parse_arm(text: str) -> Arm:
     head, _, rest = text.partition(":")
     options: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
-        options |= _option(text, part)
+        new = _option(text, part)
+        if options.keys() & new.keys():
+            what = f"an option twice in {text}"
+            raise SettingError(message("arm", what, got=part, expected="each once"))
+        options |= new
+    if "rule" in options and options.get("grouping") != "eager":
+        what = f"a rule without unfinished groups in {text}"
+        raise SettingError(
+            message("arm", what, got=f"rule={options['rule']}", expected="grouping=eager beside it")
+        )
     return Arm(name=text, format=_format(head), simulation=None, options=options)
 
 
@@ -160,6 +183,14 @@ def _format(name: str) -> Format:
         pair, _, rotate = name.partition("/")
         k, _, v = pair.partition("+")
         return Format(k=get_codec(k), v=get_codec(v), rotate=rotate or "none")
+    if name not in every_format():
+        fix = "write a pair as KCODEC+VCODEC/ROTATE, such as q4_0+q2c/kv"
+        if name in SIMULATIONS:
+            fix = f"it is simulated: write {_SIMULATED}{name}"
+        expected = ", ".join(every_format())
+        raise FormatError(
+            message("arm", "unknown format", got=repr(name), expected=expected, fix=fix)
+        )
     return get_format(name)
 
 

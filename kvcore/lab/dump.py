@@ -16,6 +16,7 @@ from kvcore.lab.engine import PREFILL_CHUNK, Session
 from kvcore.lab.errors import SettingError
 from kvcore.lab.exact import ExactCache
 from kvcore.lab.load import LoadedModel
+from kvcore.lab.outputs import check_file
 from kvcore.lab.texts import Text
 
 N_QUERIES = 64
@@ -69,8 +70,10 @@ def dump(
     Raises
     ------
     SettingError
-        The text is shorter than `n_cells`, or a number is out of range; nothing is written.
+        The text is shorter than `n_cells`, a number is out of range, or nothing can be written
+        to `path`; nothing has run then.
     """
+    check_file("dump", path)
     config = loaded.model.config
     chosen = default_layers(config) if layers is None else tuple(sorted(set(layers)))
     ids = loaded.tokenizer.encode(text.body)[: max(n_cells, 0)]
@@ -115,7 +118,8 @@ def _check(
         raise SettingError(message("dump", what, got=got, expected=expected, fix=fix))
 
     if not 1 <= n_queries < n_cells:
-        refuse("queries", n_queries, f"1 to {n_cells - 1}, below the cells")
+        fix = "give fewer --queries or more --cells"
+        refuse(f"queries of {n_cells} cells", n_queries, f"1 to {n_cells - 1}", fix)
     if n_cells > config.context:
         refuse("cells", n_cells, f"at most the model's context of {config.context}")
     if n_ids < n_cells:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvcore.lab.errors import DataFileError
+from kvcore.errors import message
+from kvcore.lab.errors import DataFileError, SettingError
 from kvcore.lab.tensor_file import TensorFile, read, refuse, write
 from kvcore.lab.weights import Floats
 
@@ -101,11 +102,13 @@ class Dump:
 
         Raises
         ------
-        DataFileError
+        SettingError
             The dump does not hold it.
         """
         if index not in self.meta.layers:
-            refuse(self.file.path, "layer", got=index, expected=self.meta.layers)
+            held = ", ".join(map(str, self.meta.layers))
+            what = f"a layer that {self.file.path.name} does not hold"
+            raise SettingError(message("layers", what, got=index, expected=f"some of {held}"))
         place = self.meta.layers.index(index)
         k, v, q = (
             np.asarray(self.file.tensor(f"{name}_{index}"), np.float32) for name in ("k", "v", "q")
@@ -209,6 +212,12 @@ def _check_tensors(file: TensorFile, m: DumpMeta) -> None:
     positions = file.tensor("positions")
     if (np.diff(positions) != 1).any() or positions[0] != 0:
         refuse(file.path, "positions", got="not 0, 1, 2, ...", expected="every cell's position")
+    readers = file.tensor("query_positions")
+    last = np.arange(m.n_cells - m.n_queries, m.n_cells)
+    if (readers != last).any():
+        got = f"{int(readers[0])} to {int(readers[-1])}"
+        expected = f"the last {m.n_queries}: {last[0]} to {last[-1]}"
+        refuse(file.path, "query_positions", got=got, expected=expected)
 
 
 __all__ = ["DataFileError", "Dump", "DumpLayer", "DumpMeta", "read_dump", "save_dump"]

@@ -122,9 +122,19 @@ class ErrorSuite:
     def run(
         self, arms: Sequence[Arm] | None = None, *, append: bool = True, flat: bool = True
     ) -> ErrorResults:
-        """Measure everything; `arms` replaces the usual list of the one-shot and decode tables."""
+        """Measure everything; `arms` replaces the usual list of the one-shot and decode tables.
+
+        Score slopes, window bias and append patterns are of arms of their own, whatever `arms`.
+
+        Raises
+        ------
+        SettingError
+            There is a calibration that no arm takes, or an arm wants one and there is none.
+        """
         names = [*BASIC, *EXTRAS] if arms is None else [a.name for a in arms]
         also = [*names, *RECIPES] if arms is None else names
+        if self.centres and not any(parse_arm(n).calibrated for n in also):
+            raise _calibration("no arm takes it", ", ".join(also), "one with k_center=calibrated")
         _, heads, dim = self.layers[0].k.shape
         flats = [flat_queries(layer, FLAT_RMS) for layer in self.layers] if flat else []
         flat_names = [n for n in names if not n.startswith("sim:")]

@@ -90,13 +90,15 @@ def published_a() -> Table:
         for layer, (spread, errors) in published.ERROR.items()
     ]
     note = (
-        "Another, far larger model; its readers are not described. Compare order and ratios, not "
-        "values. At L3 also: "
+        f"{published.SOURCE} Another, far larger model; its readers are not described. Compare "
+        "order and ratios, not values. At L3 also: "
         + ", ".join(f"{arm} {x}" for arm, x in published.ERROR_EXTRAS.items())
         + "."
     )
     columns = ["layer", "K spread", *published.ERROR_ARMS]
-    return Table(title="Published: attention error, %", columns=columns, rows=rows, note=note)
+    return Table(
+        title="Published by Strata: attention error, %", columns=columns, rows=rows, note=note
+    )
 
 
 def arms_table(r: ErrorResults, errors: Mapping[str, Sequence[float]], title: str) -> Table:
@@ -107,8 +109,9 @@ def arms_table(r: ErrorResults, errors: Mapping[str, Sequence[float]], title: st
         for arm, values in errors.items()
     ]  # fmt: skip
     note = (
-        "Per cent of the float16 output's RMS. Arms that start with sim: are other papers' rules, "
-        "simulated; they are measured here and served nowhere."
+        "Per cent of the float16 output's RMS. B/cell: of a stored cell, scales included; exact "
+        "cells are not counted. Arms that start with sim: are other papers' rules, simulated; they "
+        "are measured here and served nowhere."
     )
     columns = ["arm", "B/cell", *r.layers, "geomean"]
     return Table(title=title, columns=columns, rows=rows, note=note)
@@ -147,7 +150,7 @@ def layout_b(r: ErrorResults) -> Table:
         rows.append([label, *cells])
     rows.append(["sum over one-shot", *(_excess(r, p) for p in PATTERNS)])
     note = (
-        f"q2k, error in per cent by rule: {' / '.join(RULES)}; the first three are eager. "
+        f"q2k bare, error in per cent by rule: {' / '.join(RULES)}; the first three are eager. "
         "Last row: the sum over layers against that of one-shot of the same rule."
     )
     columns = ["layer", *PATTERNS]
@@ -172,9 +175,14 @@ def published_b() -> Table:
         [layer, f"{one:.3f}", three(windows), three(chunks), f"{decode:.3f}"]
         for layer, (one, windows, chunks, decode) in published.APPEND.items()
     ]
-    note = f"By rule: {' / '.join(published.APPEND_RULES)}. Another model; compare order only."
+    note = (
+        f"{published.SOURCE} By rule: {' / '.join(published.APPEND_RULES)}. Another model; compare "
+        "order only."
+    )
     columns = ["layer", *PATTERNS]
-    return Table(title="Published: append patterns, %", columns=columns, rows=rows, note=note)
+    return Table(
+        title="Published by Strata: append patterns, %", columns=columns, rows=rows, note=note
+    )
 
 
 def findings(r: ErrorResults) -> list[str]:

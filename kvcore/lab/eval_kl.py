@@ -203,8 +203,12 @@ def compare_files(exact: Logits, other: Logits) -> Divergence:
     Raises
     ------
     SettingError
-        They are of another model, text, mode, start, vocabulary or length; the field is named.
+        They are of another model, text, mode, start, vocabulary or length; the field is named. Or
+        they are swapped: the float16 run comes first.
     """
+    if other.meta.arm == REFERENCE != exact.meta.arm:
+        got, fix = f"{exact.meta.arm} first", "swap the files"
+        raise SettingError(message("kl", "the exact run", got=got, expected=REFERENCE, fix=fix))
     for name in ("model_sha256", "text_sha256", "mode", "n_prompt", "n_vocab"):
         a, b = getattr(exact.meta, name), getattr(other.meta, name)
         if a != b:

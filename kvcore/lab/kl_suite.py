@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from kvcore.errors import message
 from kvcore.lab.arms import Arm, parse_arm
 from kvcore.lab.divergence import Divergence, Summary, change, compare, summarize
 from kvcore.lab.dump import file_sha256
+from kvcore.lab.errors import SettingError
 from kvcore.lab.eval_kl import (
     CONTROL,
     REFERENCE,
@@ -25,12 +27,16 @@ from kvcore.lab.eval_kl import (
     save_rows,
 )
 from kvcore.lab.journal import Journal, versions
+from kvcore.lab.kl_setup import Cut, Setup
 from kvcore.lab.load import LoadedModel
 from kvcore.lab.tables import Table, figure, percent
 from kvcore.lab.texts import Text
 from kvcore.lab.weights import Floats
 
 Progress = Callable[[str, int, int], None]
+CENTRE_TOKENS = 1024
+"""Tokens of the calibration's text whose mean K is the centre."""
+
 _KEYED = ("kvcore", "numpy")
 
 
@@ -80,11 +86,14 @@ class KlSuite:
         self.calibration, self.save, self.progress = calibration, save, progress
         self.model_sha256 = file_sha256(loaded.path)
         self._centres: Mapping[int, Floats] | None = None
+        self._ids: dict[str, list[int]] = {}
 
     def run(
         self, texts: Sequence[Text], arms: Sequence[Arm], plan: Plan
     ) -> dict[str, list[Divergence]]:
         """Return every arm's divergences, one a text; the control's under :data:`CONTROL`."""
+        for text in texts:
+            self.cut(text, plan)  # a text that is too short is refused before anything runs
         names = [CONTROL, *(a.name for a in arms)]
         out: dict[str, list[Divergence]] = {name: [] for name in names}
         for i, text in enumerate(texts):
@@ -96,12 +105,64 @@ class KlSuite:
                     self.progress(what, i * len(names) + j + 1, len(texts) * len(names))
         return out
 
+    def ids(self, text: Text) -> list[int]:
+        """Return a text's tokens."""
+        if text.sha256 not in self._ids:
+            self._ids[text.sha256] = list(self.loaded.tokenizer.encode(text.body))
+        return self._ids[text.sha256]
+
+    def cut(self, text: Text, plan: Plan) -> Cut:
+        """Return how a text is cut into prompt and forced tokens.
+
+        Raises
+        ------
+        SettingError
+            It has no room for one prompt token, the forced ones and a last target.
+        """
+        n = len(self.ids(text))
+        if n < plan.n_forced + 2:
+            raise SettingError(
+                message(
+                    "kl",
+                    f"the text {text.name} is too short for {plan.n_forced} forced tokens",
+                    got=f"{n} tokens",
+                    expected=f">= {plan.n_forced + 2}, one of a prompt and a last target included",
+                    fix="force fewer",
+                )
+            )
+        return Cut(
+            name=text.name,
+            kind=text.kind,
+            sha256=text.sha256,
+            n_tokens=n,
+            n_prompt=min(plan.n_prompt, n - plan.n_forced - 1),
+            n_forced=plan.n_forced,
+        )
+
+    def setup(self, texts: Sequence[Text], arms: Sequence[Arm], plan: Plan) -> Setup:
+        """Return what a run of arms on texts is measured on."""
+        wanted = self.calibration is not None and any(a.calibrated for a in arms)
+        calibration = None
+        if wanted and self.calibration is not None:
+            text = self.calibration
+            n = min(len(self.ids(text)), CENTRE_TOKENS)
+            calibration = {"name": text.name, "sha256": text.sha256, "n_tokens": n}
+        return Setup(
+            model=self.loaded.model.config.name,
+            model_sha256=self.model_sha256,
+            backend=self.backend.name,
+            mode=plan.mode,
+            asked_prompt=plan.n_prompt,
+            cuts=[self.cut(text, plan) for text in texts],
+            calibration=calibration,
+        )
+
     def centres(self, arm: Arm) -> Mapping[int, Floats] | None:
         """Return the calibration for an arm that wants one."""
         if not arm.calibrated or self.calibration is None:
             return None
         if self._centres is None:
-            ids = self.loaded.tokenizer.encode(self.calibration.body)[:1024]
+            ids = self.ids(self.calibration)[:CENTRE_TOKENS]
             self._centres = mean_keys(self.loaded.model, ids)
         return self._centres
 
@@ -111,10 +172,8 @@ class _TextRun:
 
     def __init__(self, suite: KlSuite, text: Text, plan: Plan) -> None:
         self.suite, self.text, self.plan = suite, text, plan
-        ids = suite.loaded.tokenizer.encode(text.body)
-        n_prompt = min(plan.n_prompt, len(ids) - plan.n_forced - 1)
-        self.ids = cut(ids, n_prompt, plan.n_forced)
-        self.n_prompt = n_prompt
+        self.n_prompt = suite.cut(text, plan).n_prompt
+        self.ids = cut(suite.ids(text), self.n_prompt, plan.n_forced)
         self._prompt: Prompt | None = None
         self._exact: Floats | None = None
 
@@ -173,9 +232,16 @@ def summaries(runs: Mapping[str, Sequence[Divergence]]) -> dict[str, Summary]:
 
 
 def kl_table(
-    found: Mapping[str, Summary], sizes: Mapping[str, float], baseline: str, title: str
+    found: Mapping[str, Summary],
+    sizes: Mapping[str, float],
+    baseline: str,
+    title: str,
+    exact: str = "float16",
 ) -> Table:
-    """Return the table of arms, each against the baseline."""
+    """Return the table of arms, each against the baseline if one is named.
+
+    `exact` says what run the others are compared with.
+    """
     rows = []
     for name, s in found.items():
         against = "-"
@@ -192,17 +258,25 @@ def kl_table(
                 figure(s.p999_kl),
                 percent(s.top1, 1),
                 f"{s.nll:.3f}",
-                against,
+                *([against] if baseline else []),
             ]
         )
     note = (
-        "KL(float16 || arm) in nats: mean of the texts' means, median and 99.9 % over all "
-        "positions. Last column: geometric mean over texts of the KL's ratio to "
-        f"{baseline}, and on how many texts it is lower."
+        f"KL({exact} || arm) in nats: mean of the texts' means, median and 99.9 % over all "
+        "positions."
     )
-    columns = [
-        "arm", "B/cell", "mean KL", "median", "99.9 %", "top-1 %", "nll", f"vs {baseline}",
-    ]  # fmt: skip
+    if sizes:
+        note += (
+            " B/cell: of a stored cell of K and V in one layer, scales included; the exact cells "
+            "of sinks, window and open groups are not counted."
+        )
+    columns = ["arm", "B/cell", "mean KL", "median", "99.9 %", "top-1 %", "nll"]
+    if baseline:
+        columns.append(f"vs {baseline}")
+        note += (
+            " Last column: geometric mean over texts of the KL's ratio to "
+            f"{baseline}, and on how many texts it is lower."
+        )
     return Table(title=title, columns=columns, rows=rows, note=note)
 
 

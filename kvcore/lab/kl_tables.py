@@ -8,6 +8,7 @@ from dataclasses import asdict
 from kvcore.lab.divergence import Divergence, Summary, change
 from kvcore.lab.eval_kl import CONTROL
 from kvcore.lab.journal import versions
+from kvcore.lab.kl_setup import Setup, setup_sentences, setup_table
 from kvcore.lab.kl_suite import (
     kl_table,
     score_table,
@@ -50,15 +51,18 @@ def kl_section(
     texts: Sequence[Text],
     baseline: str,
     mode: str,
+    setup: Setup | None = None,
 ) -> Section:
-    """Return tables and findings of one run over texts."""
+    """Return tables and findings of one run over texts, and what it ran on if that is given."""
     found = summaries(runs)
+    notes = [] if setup is None else setup_sentences(setup, [n for n in runs if n != CONTROL])
     steps = len(next(iter(runs.values()))[0].kl)
     title = f"{mode.capitalize()} KL, {steps} forced tokens x {len(texts)} texts"
     return Section(
         title=title,
-        findings=[control_sentence(runs), *grouping_sentences(found)],
+        findings=[control_sentence(runs), *notes, *grouping_sentences(found)],
         tables=[
+            *([] if setup is None else [setup_table(setup)]),
             kl_table(found, sizes, baseline, title),
             text_table(found, texts),
             score_table(found, texts),
@@ -71,6 +75,7 @@ def kl_section(
             "bytes_per_cell": dict(sizes),
             "control": worst_control(runs),
             "arms": {name: asdict(s) for name, s in found.items()},
+            **({} if setup is None else setup.data()),
         },
     )
 
@@ -109,6 +114,6 @@ def files_section(exact: LogitsMeta, other: LogitsMeta, summary: Summary) -> Sec
     title = f"{other.arm} against {exact.arm} on {other.text}, {other.mode} mode"
     return Section(
         title=title,
-        tables=[kl_table({other.arm: summary}, {}, other.arm, title)],
+        tables=[kl_table({other.arm: summary}, {}, "", title, exact.arm)],
         data={"exact": asdict(exact), "other": asdict(other), "summary": asdict(summary)},
     )

@@ -137,7 +137,7 @@ def read_logits(path: str | Path) -> Logits:
     ------
     DataFileError
         Naming the field: a zero vocabulary, no rows, a truncated body, a missing row, a row count
-        or target that does not fit, or non-finite logits.
+        or target that does not fit, non-finite logits, or one value for every token.
     """
     file = Path(path).expanduser()
     _check_counts(file)
@@ -159,6 +159,10 @@ def read_logits(path: str | Path) -> Logits:
     bad = ~np.isfinite(rows).all(axis=1)
     if bad.any():
         refuse(file, f"row {int(bad.argmax())}", got="NaN or Inf", expected="finite logits")
+    empty = rows.max(axis=1) == rows.min(axis=1)
+    if empty.any() and meta.n_vocab > 1:
+        what = f"row {int(empty.argmax())}"
+        refuse(file, what, got="one value for every token", expected="logits")
     return Logits(meta=meta, rows=rows, targets=targets)
 
 

@@ -1,10 +1,16 @@
-"""The published figures of the public engine, to be printed beside measured ones.
+"""The published figures of the public engine Strata, to be printed beside measured ones.
 
 Another and far larger model (2 KV heads of 256, 864 real cells, readers not described), so only
 order and ratios can be compared, never the values.
 """
 
 from __future__ import annotations
+
+SOURCE = (
+    "Source: the texts of the pull request that adds 2-bit formats to the public engine Strata "
+    "(Niko1221/Strata) and of its issues; its code and its dumps are not public."
+)
+"""Printed under every table of published figures."""
 
 ERROR_ARMS = ("q4_0:bare", "q2k:bare", "k4v2c:bare", "q2:bare")
 

@@ -7,6 +7,7 @@ words on; copying needs attention to exact places and fails long before codes do
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Sequence
@@ -119,13 +120,18 @@ def make_document(
     drafts = _drafts(tokenizer, per_place, seed)
     inside = [d for d in drafts if d.place == INSIDE]
     spread = [d for d in drafts if d.place != INSIDE]
-    rest = n_tokens - window - sum(len(d.body) for d in spread)
+    facts_spread = sum(len(d.body) for d in spread)
+    rest = n_tokens - window - facts_spread
     tail = sum(len(d.body) for d in inside)
     asked = max(len(d.question) + len(d.answer) for d in inside)
-    if rest < n_tokens // 4 or tail + asked > window:
-        got = f"{n_tokens} tokens, window {window}"
+    if tail + asked > window:
+        what = "the facts do not fit the window"
+        raise SettingError(message("recall", what, got=window, expected=f">= {tail + asked} cells"))
+    if rest < n_tokens // 4:
+        least = next(n for n in itertools.count(n_tokens) if n - window - facts_spread >= n // 4)
+        what, fix = "the facts do not fit the document", "ask for longer --lengths"
         raise SettingError(
-            message("recall", "the facts do not fit", got=got, expected="a longer document")
+            message("recall", what, got=f"{n_tokens} tokens", expected=f">= {least}", fix=fix)
         )
     paragraphs = _paragraphs(tokenizer, body, rest + window)
     # The text after the last depth is a window long at least: those facts are provably outside.

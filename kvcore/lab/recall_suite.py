@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from kvcore.errors import message
 from kvcore.lab.arms import Arm, parse_arm
 from kvcore.lab.divergence import log_softmax
 from kvcore.lab.dump import file_sha256
 from kvcore.lab.engine import LayerCache, Session
+from kvcore.lab.errors import SettingError
 from kvcore.lab.eval_kl import Prompt, arm_caches, read_prompt
 from kvcore.lab.exact import OneByOne
 from kvcore.lab.journal import Journal, versions
@@ -115,11 +117,20 @@ class RecallSuite:
         self._sha256 = file_sha256(loaded.path)
 
     def run(self, lengths: Sequence[int], arms: Sequence[Arm]) -> list[Recall]:
-        """Return float16's results and every arm's, length by length."""
+        """Return float16's results and every arm's, length by length.
+
+        Raises
+        ------
+        SettingError
+            A length has no room for the facts, or an arm wants a calibrated centre.
+        """
         out = []
         every = [parse_arm(REFERENCE), *arms]
-        for i, length in enumerate(lengths):
-            document = make_document(
+        for arm in (a for a in arms if a.calibrated):
+            what = "an arm with a calibrated centre, which recall does not measure"
+            raise SettingError(message("recall", what, got=arm.name, expected="k_center=auto"))
+        documents = [  # all of them first: a length that cannot be is refused before hours of work
+            make_document(
                 self.loaded.tokenizer,
                 self.text.body,
                 n_tokens=length,
@@ -127,6 +138,9 @@ class RecallSuite:
                 window=WINDOW,
                 seed=self.seed,
             )
+            for length in lengths
+        ]
+        for i, document in enumerate(documents):
             asked = _Asked(self, document)
             for j, arm in enumerate(every):
                 out.append(self._known(arm, document, asked))

@@ -13,6 +13,7 @@ from kvcore.errors import message
 from kvcore.lab.errors import SettingError
 from kvcore.lab.journal import Journal
 from kvcore.lab.load import LoadedModel
+from kvcore.lab.outputs import check_folder
 from kvcore.lab.report_commands import Commands
 from kvcore.lab.report_plan import FULL, QUICK
 from kvcore.lab.report_sections import SECTIONS, Progress, Work, origin
@@ -79,17 +80,16 @@ def make_report(
     Raises
     ------
     SettingError
-        There is no section of that name.
+        There is no section of that name, the folder cannot be written, or it holds a page that
+        says more than this one would.
     UnsupportedError
         matplotlib is not installed.
     """
-    known = {make.__name__: make for make in SECTIONS}
-    wrong = [name for name in only if name not in known]
-    if wrong:
-        expected = ", ".join(known)
-        raise SettingError(
-            message("report", "unknown section", got=", ".join(wrong), expected=expected)
-        )
+    check_sections(only)
+    check_folder("report", folder)
+    known = {make.__name__: make for make in SECTIONS if not only or make.__name__ in only}
+    title = f"KV cache formats on {loaded.model.config.name}{' (quick)' if quick else ''}"
+    _check_page(folder, title, list(known))
     folder.mkdir(parents=True, exist_ok=True)
     commands = Commands(source=source, backend=backend.name)
     work = Work(
@@ -103,13 +103,50 @@ def make_report(
     )
     sections = []
     for name, make in known.items():
-        if not only or name in only:
-            start = time.monotonic()
-            sections.append(make(work))
-            if progress is not None:
-                progress(f"section {name}, {time.monotonic() - start:.0f} s", 1, 1)
-    title = f"KV cache formats on {loaded.model.config.name}{' (quick)' if quick else ''}"
-    return write(folder, title, origin(work, commands.report(quick=quick, only=only)), sections)
+        start = time.monotonic()
+        sections.append(make(work))
+        if progress is not None:
+            progress(f"section {name}, {time.monotonic() - start:.0f} s", 1, 1)
+    command = commands.report(folder.name, quick=quick, only=only)
+    return write(folder, title, origin(work, command, list(known)), sections)
+
+
+def check_sections(only: Sequence[str]) -> None:
+    """Check names of sections.
+
+    Raises
+    ------
+    SettingError
+        There is none of a name.
+    """
+    known = [make.__name__ for make in SECTIONS]
+    wrong = [name for name in only if name not in known]
+    if wrong:
+        expected = ", ".join(known)
+        raise SettingError(
+            message("report", "unknown section", got=", ".join(wrong), expected=expected)
+        )
+
+
+def _check_page(folder: Path, title: str, names: Sequence[str]) -> None:
+    """Refuse to write over a page of another model, a full one by a quick one, or more sections."""
+    try:
+        data = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        before, held = data["title"], data["origin"].get("sections", "").split(", ")
+        more = len(data["sections"]) > len(names) or bool(set(filter(None, held)) - set(names))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # none yet, or none that anybody could miss
+    if before not in (title, f"{title} (quick)") or more:
+        sections = f"{len(data['sections'])} sections"
+        raise SettingError(
+            message(
+                "report",
+                f"{folder.name} holds another page",
+                got=f"{before}, {sections}",
+                expected=f"{title}, {', '.join(names)}",
+                fix="give another --out, or the same sections and more",
+            )
+        )
 
 
 def write(

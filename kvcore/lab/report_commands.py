@@ -26,9 +26,10 @@ class Commands:
     source: tuple[str, ...]
     backend: str
 
-    def report(self, *, quick: bool, only: Sequence[str]) -> str:
-        """Return what makes the whole page."""
+    def report(self, folder: str, *, quick: bool, only: Sequence[str]) -> str:
+        """Return what makes the whole page, into a folder of that name."""
         parts = ["kvcore", "report", *self.source, *(["--quick"] if quick else [])]
+        parts += ["--backend", self.backend, "--out", folder]
         return shlex.join([*parts, *_each("--section", only)])
 
     def dump(self, text: str, n_cells: int, n_queries: int, layers: Sequence[int]) -> str:
@@ -60,11 +61,17 @@ class Commands:
         return shlex.join([*parts, *_each("--arm", arms)])
 
 
-def plan_commands(config: ModelConfig, formats: Iterable[str], context: int) -> list[str]:
-    """Return what plans a model's memory in each format."""
+def plan_commands(
+    config: ModelConfig, formats: Iterable[str], contexts: Sequence[int]
+) -> list[str]:
+    """Return what plans a model's memory in each format and at each context."""
     shape = ["--heads", str(config.n_kv_heads), "--head-dim", str(config.head_dim)]
-    shape += ["--layers", str(config.n_layers), "--context", str(context)]
-    return [shlex.join(["kvcore", "plan", "--format", f, *shape]) for f in formats]
+    shape += ["--layers", str(config.n_layers)]
+    return [
+        shlex.join(["kvcore", "plan", "--format", f, *shape, "--context", str(n)])
+        for f in formats
+        for n in contexts
+    ]
 
 
 def _each(option: str, values: Iterable[str]) -> list[str]:

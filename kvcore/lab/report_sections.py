@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import kvcore
 from kvcore.lab import plots, published
 from kvcore.lab import texts as library
 from kvcore.lab.arms import PUBLISHED, parse_arm, parse_arms
-from kvcore.lab.divergence import Summary
+from kvcore.lab.divergence import Divergence, Summary
 from kvcore.lab.dump import default_layers, dump, file_sha256
 from kvcore.lab.dump_file import Dump, read_dump
 from kvcore.lab.error_suite import RECIPES, ErrorSuite
@@ -19,6 +19,7 @@ from kvcore.lab.error_tables import error_section, geomeans_published
 from kvcore.lab.eval_error import RULES
 from kvcore.lab.eval_kl import CONTROL
 from kvcore.lab.journal import Journal, versions
+from kvcore.lab.kl_setup import Setup, setup_sentences, setup_table
 from kvcore.lab.kl_suite import KlSuite, Plan, kl_table, summaries
 from kvcore.lab.kl_tables import control_sentence, effect_sentence, kl_section
 from kvcore.lab.load import LoadedModel
@@ -56,6 +57,8 @@ class Work:
     commands : Commands
         Say under each section how its numbers are measured again.
     progress : callable (what, done, total), optional
+    used : dict of str to str
+        Name and sha256 of the texts that sections asked for.
     """
 
     loaded: LoadedModel
@@ -65,10 +68,13 @@ class Work:
     plan: ReportPlan
     commands: Commands
     progress: Progress | None
+    used: dict[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> library.Text:
         """Return a text in the model's dialect."""
-        return library.text(name, self.loaded.metadata)
+        found = library.text(name, self.loaded.metadata)
+        self.used[name] = found.sha256
+        return found
 
     def texts(self, n: int) -> list[library.Text]:
         """Return the first n of the nine, kinds in turn."""
@@ -80,9 +86,20 @@ class Work:
             self.loaded,
             self.backend,
             self.journal,
-            calibration=self.text(library.CALIBRATION),
+            calibration=library.text(library.CALIBRATION, self.loaded.metadata),
             progress=self.progress,
         )
+
+    def kl(
+        self, texts: Sequence[library.Text], arms: Sequence[str], plan: Plan
+    ) -> tuple[dict[str, list[Divergence]], Setup]:
+        """Measure the KL of arms; return it and what it was measured on."""
+        suite, chosen = self.suite(), parse_arms(arms)
+        runs = suite.run(texts, chosen, plan)
+        setup = suite.setup(texts, chosen, plan)
+        if setup.calibration is not None:
+            self.text(library.CALIBRATION)
+        return runs, setup
 
     def sizes(self, names: Any) -> dict[str, float]:
         """Return bytes per cell of arms."""
@@ -148,9 +165,9 @@ def decode_kl(work: Work) -> Section:
     plan = work.plan
     texts = work.texts(plan.texts)
     mode, base = Plan(n_prompt=plan.prompt, n_forced=plan.forced), "q2k:bare"
-    runs = work.suite().run(texts, parse_arms(plan.arms), mode)
+    runs, setup = work.kl(texts, plan.arms, mode)
     sizes = work.sizes(plan.arms)
-    section = kl_section(runs, sizes, texts, base, mode.mode)
+    section = kl_section(runs, sizes, texts, base, mode.mode, setup)
     section.commands.append(work.commands.kl(_names(texts), mode, plan.arms, base))
     found = summaries(runs)
     points = {n: (sizes[n], found[n].mean_kl) for n in plan.arms if _on_frontier(n)}
@@ -177,7 +194,7 @@ def _effects(found: Mapping[str, Summary]) -> list[str]:
         ("q2k", "q2k:bare", "q2k's recipe (centre, 8 sinks, window 128) against bare q2k"),
         (
             "q2k:bare,window=128,sinks=8", "q2k:bare",
-            f"A window of 128 and 8 sinks alone, on q2k (published: {_window_effect('q2k')})",
+            f"A window of 128 and 8 sinks alone, on q2k (Strata: {_window_effect('q2k')})",
         ),
         ("q2k", "q2k:k_center=none", "Centring within q2k's recipe"),
         ("q2k:k_gain=unbiased", "q2k", "The unbiased gain within q2k's recipe"),
@@ -185,12 +202,12 @@ def _effects(found: Mapping[str, Summary]) -> list[str]:
         ("k4v2c", "q2k", "K4+V2c against K2c+V4, both with their recipe, at equal bytes"),
         (
             "k4v2c:bare", "q2k:bare",
-            "K4+V2c against K2c+V4, both bare, at equal bytes (published attention error: "
+            "K4+V2c against K2c+V4, both bare, at equal bytes (Strata's attention error: "
             f"{signed(_published_ratio() - 1)})",
         ),
         (
             "q4_0:bare,window=128,sinks=8", "q4_0:bare",
-            f"A window of 128 and 8 sinks, on q4_0 (published: {_window_effect('q4_0')})",
+            f"A window of 128 and 8 sinks, on q4_0 (Strata: {_window_effect('q4_0')})",
         ),
         ("q4_0:bare", "q4_0+q4_0/none:bare", "The Hadamard rotation, on bare q4_0"),
         ("k4v4", "q4_0", "One scale per 64 values instead of 32, at 4 bits with recipe"),
@@ -205,7 +222,7 @@ def _effects(found: Mapping[str, Summary]) -> list[str]:
 def _window_effect(format: str) -> str:
     """Return what the published engine's KL does with a window of 128."""
     kl = published.DECODE_KL
-    return signed(kl[f"{format} + window 128"] / kl[format] - 1)
+    return f"{signed(kl[f'{format} + window 128'] / kl[format] - 1)} by its published means"
 
 
 def _published_ratio() -> float:
@@ -215,8 +232,12 @@ def _published_ratio() -> float:
 
 def _published_kl() -> Table:
     rows = [[arm, figure(x)] for arm, x in published.DECODE_KL.items()]
-    note = "Nine texts, 128 forced tokens, another and far larger model: compare signs and order."
-    return Table(title="Published: decode KL", columns=["arm", "mean KL"], rows=rows, note=note)
+    note = (
+        f"{published.SOURCE} Nine texts, 128 forced tokens, another and far larger model: compare "
+        "signs and order."
+    )
+    title = "Published by Strata: decode KL"
+    return Table(title=title, columns=["arm", "mean KL"], rows=rows, note=note)
 
 
 def sweeps(work: Work) -> Section:
@@ -230,7 +251,7 @@ def sweeps(work: Work) -> Section:
     }
     names = dict.fromkeys(a for s in series.values() for arms in s.values() for a in arms.values())
     mode = Plan(n_prompt=plan.prompt, n_forced=plan.forced)
-    runs = work.suite().run(texts, parse_arms(list(names)), mode)
+    runs, setup = work.kl(texts, list(names), mode)
     found = summaries(runs)
     kl = {
         what: {
@@ -264,17 +285,17 @@ def sweeps(work: Work) -> Section:
     best = min(published.GAIN_SWEEP, key=lambda g: published.GAIN_SWEEP[g])
     here = kl["gain"]["without centre"]
     findings.append(
-        f"The published gain optimum with a window of 128 and no centre is {best:g} "
+        f"Strata's published gain optimum with a window of 128 and no centre is {best:g} "
         f"({published.GAIN_SWEEP[best]:+d} % KL); here {best:g} changes the KL by "
         f"{signed(here[best] / here[1.0] - 1)}."
     )
     return Section(
         title=f"Sweeps, {plan.forced} forced tokens x {len(texts)} texts",
-        findings=[control_sentence(runs), *findings],
+        findings=[control_sentence(runs), *setup_sentences(setup, list(names)), *findings],
         commands=[work.commands.kl(_names(texts), mode, names)],
-        tables=[_sweep_table(axis[what], kl[what]) for what in series],
+        tables=[setup_table(setup), *(_sweep_table(axis[what], kl[what]) for what in series)],
         pictures=pictures,
-        data={"mean_kl": kl, "texts": [t.name for t in texts]},
+        data={"mean_kl": kl, **setup.data()},
     )
 
 
@@ -289,16 +310,20 @@ def prompt_kl(work: Work) -> Section:
     """Measure with every cell read as stored, the prompt's too."""
     plan, texts = work.plan, work.texts(work.plan.swept_texts)
     mode = Plan(n_prompt=plan.prompt_mode, n_forced=plan.forced, mode="prompt")
-    runs = work.suite().run(texts, parse_arms(plan.prompt_arms), mode)
+    runs, setup = work.kl(texts, plan.prompt_arms, mode)
     sizes, found = work.sizes(plan.prompt_arms), summaries(runs)
     title, base = f"Prompt KL, {plan.forced} positions x {len(texts)} texts", "q4_0:bare"
     kl = {a: found[a].mean_kl for a in plan.prompt_arms}
     return Section(
         title=title,
-        findings=[control_sentence(runs), f"Order: {ordered(kl)}."],
+        findings=[
+            control_sentence(runs),
+            *setup_sentences(setup, plan.prompt_arms),
+            f"Order: {ordered(kl)}.",
+        ],
         commands=[work.commands.kl(_names(texts), mode, plan.prompt_arms, base)],
-        tables=[kl_table(found, sizes, base, title)],
-        data={"arms": {n: asdict(s) for n, s in found.items() if n != CONTROL}},
+        tables=[setup_table(setup), kl_table(found, sizes, base, title)],
+        data={"arms": {n: asdict(s) for n, s in found.items() if n != CONTROL}, **setup.data()},
     )
 
 
@@ -336,7 +361,7 @@ def memory(work: Work) -> Section:
         name="memory", title="Memory of all layers' caches by context", svg=plots.memory(totals)
     )
     return Section(
-        title="Memory", commands=plan_commands(c, totals, CONTEXTS[-1]), tables=[table],
+        title="Memory", commands=plan_commands(c, totals, CONTEXTS), tables=[table],
         pictures=[picture], data={"totals": totals},
     )  # fmt: skip
 
@@ -355,19 +380,19 @@ SECTIONS: tuple[Callable[[Work], Section], ...] = (
 )
 
 
-def origin(work: Work, command: str) -> dict[str, str]:
+def origin(work: Work, command: str, sections: Sequence[str]) -> dict[str, str]:
     """Return where every number of a report comes from."""
-    suite = work.suite()
     config = work.loaded.model.config
     return {
         "command": command,
+        "sections": ", ".join(sections),
         "model": f"{config.name}, {config.n_layers} layers, {config.n_heads} query and "
         f"{config.n_kv_heads} KV heads x {config.head_dim}",
-        "model file": f"{work.loaded.path.name}, sha256 {suite.model_sha256}",
+        "model file": f"{work.loaded.path.name}, sha256 {file_sha256(work.loaded.path)}",
         "backend": f"{work.backend.name}, {work.backend.device}",
         "seed": "0 (synthetic queries and facts; everything else is deterministic)",
         "versions": ", ".join(f"{k} {v}" for k, v in versions().items() if k != "source"),
         "sources": f"measured by {', '.join(sorted(work.journal.sources)) or 'nothing'}; page "
         f"written by {versions()['source']} (hashes of kvcore's source files)",
-        "texts": ", ".join(f"{t.name} {t.sha256[:12]}" for t in work.texts(work.plan.texts)),
+        "texts": ", ".join(f"{n} {sha256[:12]}" for n, sha256 in work.used.items()) or "none",
     }

@@ -75,11 +75,12 @@ class TensorFile:
             refuse(self.path, f"metadata {name}", got=repr(text), expected="JSON")
 
 
-def refuse(path: Path, what: str, *, got: object, expected: object) -> NoReturn:
+def refuse(
+    path: Path, what: str, *, got: object, expected: object, fix: str = "make the file again"
+) -> NoReturn:
     """Raise DataFileError about one field of a file."""
-    raise DataFileError(
-        message(path.name, what, got=got, expected=expected, fix="make the file again")
-    )
+    name = path.name or str(path)
+    raise DataFileError(message(name, what, got=got, expected=expected, fix=fix))
 
 
 def header_bytes(
@@ -131,7 +132,8 @@ def read(path: str | Path) -> TensorFile:
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        refuse(file, "the file", got="none", expected="a file")
+        got = "a folder" if file.is_dir() else "none"
+        refuse(file, "the file", got=got, expected="a file", fix="check the path")
     size = file.stat().st_size
     with file.open("rb") as f:
         n = int.from_bytes(f.read(8), "little")

@@ -67,7 +67,7 @@ def test_a_killed_process_leaves_a_true_header(tmp_path, how):
         out = LogitsWriter(pathlib.Path({str(path)!r}), LogitsMeta(model_sha256="a", text="t",
             text_sha256="b", arm="x", mode="decode", kvcore="0", n_prompt=1, n_vocab={V}), 10)
         for i in range(3):
-            out.write(np.zeros({V}), i)
+            out.write(np.arange({V}), i)
         pathlib.Path({str(ready)!r}).touch()
         time.sleep(60)
     """

@@ -76,9 +76,11 @@ def shell(made, tmp_path, monkeypatch, loaded, capsys):
 
 
 def test_the_page_names_the_command_that_made_it(made):
-    _, data = made
+    folder, data = made
     sections = " ".join(f"--section {name}" for name in SECTIONS)
-    assert data["origin"]["command"] == f"kvcore report --model toy --quick {sections}"
+    assert data["origin"]["command"] == (
+        f"kvcore report --model toy --quick --backend cpu --out {folder.name} {sections}"
+    )
 
 
 def test_every_command_of_a_section_finds_the_sections_numbers(made, shell, tmp_path):
@@ -92,6 +94,9 @@ def test_every_command_of_a_section_finds_the_sections_numbers(made, shell, tmp_
             shared = section["arms"].keys() & found[0]["arms"].keys()
             assert shared
             assert all(found[0]["arms"][a] == section["arms"][a] for a in shared)
+        if "texts" in section:
+            assert found[0]["texts"] == section["texts"]
+            assert found[0]["model_sha256"] == section["model_sha256"]
         if "mean_kl" in section:
             windows = section["mean_kl"]["window"]["q4_0"]
             for size, kl in windows.items():
@@ -102,7 +107,8 @@ def test_every_command_of_a_section_finds_the_sections_numbers(made, shell, tmp_
         if "runs" in section:
             assert found[0]["runs"] == section["runs"]
         if "totals" in section:
-            totals = [t["262144"] for t in section["totals"].values()]
+            totals = [n for t in section["totals"].values() for n in t.values()]
+            assert len(totals) == 6 * 5
             assert [f["total"] for f in found] == totals
     assert (folder / report.JOURNAL).read_bytes() == journal, "a command measured something new"
     written = (tmp_path / "dump.safetensors").read_bytes()
