@@ -23,8 +23,9 @@ except ImportError as error:
         )
     ) from error
 
-from kvcore.transformers.attention import NAME, attention, padding_mask
+from kvcore.transformers.attention import NAME, attention
 from kvcore.transformers.cache import KVCoreCache
+from kvcore.transformers.mask import padding_mask
 from kvcore.transformers.support import cache_argument, prepare, refusals
 
 AttentionInterface.register(NAME, attention)

@@ -1,14 +1,16 @@
-"""The attention function and the mask function that transformers calls by the name "kvcore"."""
+"""The attention function that transformers calls by the name "kvcore"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from kvcore.errors import UnsupportedError, message
-from kvcore.transformers.layer import HANDLE, KVCoreLayer, wrong_attention
+from kvcore.transformers.cache import OWNER, waiting_cache
+from kvcore.transformers.layer import HANDLE, KVCoreLayer
+from kvcore.transformers.mask import Bools, padding_mask, read_mask
+from kvcore.transformers.refused import ANOTHER, changed, no_cache, shown, unsupported
 
 NAME = "kvcore"
 
@@ -36,13 +38,14 @@ def attention(
     Parameters
     ----------
     module : Module
-        Its ``sliding_window`` is applied.
+        Its ``sliding_window`` must be that of the mask.
     query : Tensor [B, Q, T, D]
     key : Tensor [B, H, T, D]
         The new keys as :meth:`KVCoreCache.update` returned them.
     value : Tensor
-    attention_mask : bool[B, columns] or None
-        As :func:`padding_mask` made it.
+        Likewise.
+    attention_mask : Tensor [B, columns] or None
+        As :func:`~kvcore.transformers.mask.padding_mask` made it; the window is taken from it.
     scaling, softcap : float, optional
     dropout : float
         Must be 0.
@@ -50,96 +53,72 @@ def attention(
     Returns
     -------
     out : Tensor [B, T, Q, D]
+        0 at padding.
     weights : None
 
     Raises
     ------
-    UnsupportedError
-        No KVCoreCache, or an option that packed caches do not serve. Nothing is stored.
+    UnsupportedError, ShapeError, RangeError
+        No KVCoreCache, something that packed caches do not serve, or no room. All layers are left
+        as they were before the model was called.
     """
     layer = getattr(key, HANDLE, None)
-    if not isinstance(layer, KVCoreLayer):
-        got = "no cache, or another one"
-        raise UnsupportedError(
-            message(
-                "attention", "the cache", got=got, expected="a KVCoreCache",
-                fix="pass one as the model's cache, or set another attention implementation",
-            )
-        )  # fmt: skip
-    for name, what in _REFUSED.items():
-        if kwargs.get(name) is not None and kwargs[name] is not False:
-            raise _unsupported(what)
-    if dropout:
-        raise _unsupported(f"dropout {dropout}")
-    if not getattr(module, "is_causal", True):
-        raise _unsupported("attention that is not causal")
-    window = kwargs.get("sliding_window", getattr(module, "sliding_window", None)) or None
-    valid = None
-    if attention_mask is not None:
-        if attention_mask.ndim != 2:
-            raise _unsupported(f"a mask of shape {tuple(attention_mask.shape)}")
-        columns = attention_mask.bool()
-        valid = columns[:, -key.shape[2] :].cpu().numpy()
-        if window is not None and (columns[:, :-1] & ~columns[:, 1:]).any():
-            raise _unsupported("a sliding window with padding after tokens")
-    out = layer.attend(query, valid, scale=scaling, window=window, softcap=softcap)
+    owner = getattr(key, OWNER, None) or waiting_cache()
+    try:
+        if not isinstance(layer, KVCoreLayer):
+            if owner is None:
+                raise no_cache(module)
+            raise changed(module, "other keys, computed from the cache's")
+        if not layer.waits:
+            raise changed(module, "a second call")
+        if not layer.is_pending(value):
+            raise changed(module, "other values")
+        _check_options(module, dropout, kwargs)
+        valid, window = _check_mask(module, layer, attention_mask, key.shape[2], kwargs)
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+            raise unsupported("keys or queries with gradients", "run under torch.no_grad()")
+        out = layer.attend(query, valid, scale=scaling, window=window, softcap=softcap)
+    except BaseException:
+        if owner is not None:
+            owner.undo()
+        raise
     return out, None
 
 
-def padding_mask(
-    batch_size: int,
-    q_length: int = 0,
-    kv_length: int = 0,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., torch.Tensor] | None = None,
-    attention_mask: torch.Tensor | None = None,
-    cache_position: torch.Tensor | None = None,
-    **kwargs: Any,
-) -> torch.Tensor | None:
-    """Return which columns are tokens, bool[B, columns]; None if all are.
-
-    transformers passes names only; before 5.4 it is ``cache_position``, the positions of the
-    queries, instead of ``q_length`` and ``q_offset``.
-
-    Raises
-    ------
-    UnsupportedError
-        The model's mask is neither causal nor a sliding window.
-    """
-    if cache_position is not None:
-        q_length, q_offset = len(cache_position), int(cache_position[0])
-    if mask_function is not None:
-        _check_causal(mask_function, batch_size, q_length, kv_length, int(q_offset), kv_offset)
-    if attention_mask is None or bool(attention_mask.all()):
-        return None
-    return attention_mask[:, :kv_length].bool()
+def _check_options(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
+    for name, what in _REFUSED.items():
+        if kwargs.get(name) is not None and kwargs[name] is not False:
+            raise unsupported(what)
+    if dropout:
+        raise unsupported(f"dropout {dropout}")
+    if not getattr(module, "is_causal", True):
+        raise unsupported("attention that is not causal")
 
 
-def _check_causal(
-    mask_function: Callable[..., torch.Tensor],
-    batch: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int,
-    kv_offset: int,
-) -> None:
-    """Look at the first and the last query: each sees a run of cells that ends with its own."""
-    b = torch.arange(batch)[:, None, None]
-    q = torch.tensor([q_offset, q_offset + q_length - 1])[None, :, None]
-    cells = (torch.arange(kv_length) + kv_offset)[None, None, :]
-    seen = torch.as_tensor(mask_function(b, torch.zeros_like(b), q, cells))
-    seen = torch.broadcast_to(seen, (batch, 2, kv_length))
-    count = seen.sum(-1, keepdim=True)
-    if not torch.equal(seen, (cells <= q) & (cells > q - count)):
-        raise _unsupported("a mask that is neither causal nor a sliding window (packed sequences?)")
+def _check_mask(
+    module: torch.nn.Module,
+    layer: KVCoreLayer,
+    mask: torch.Tensor | None,
+    count: int,
+    kwargs: dict[str, Any],
+) -> tuple[Bools, int | None]:
+    """Return which new columns are tokens, and the window."""
+    columns, width = read_mask(mask, layer.seen, count)
+    declared = kwargs.get("sliding_window", getattr(module, "sliding_window", None)) or None
+    if declared is not None:
+        # A window that the text has not outgrown yet does not show in the mask.
+        shows = declared if declared < columns.shape[1] else None
+        if shows != width:
+            raise UnsupportedError(
+                message(
+                    "attention", f"window of {type(module).__name__}", got=shown(declared),
+                    expected=f"{shown(width)} as in its mask", fix=ANOTHER,
+                )
+            )  # fmt: skip
+    cuts = declared is not None or width is not None
+    if cuts and (columns[:, :-1] & ~columns[:, 1:]).any():
+        raise unsupported("a sliding window with padding after tokens", "pad on the left")
+    return columns[:, columns.shape[1] - count :], width
 
 
-def _unsupported(what: str) -> UnsupportedError:
-    fix = "use another attention implementation"
-    return UnsupportedError(
-        message("attention", "not served by packed caches", got=what, expected="none", fix=fix)
-    )
-
-
-__all__ = ["NAME", "attention", "padding_mask", "wrong_attention"]
+__all__ = ["NAME", "attention", "padding_mask"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,16 @@ from transformers.cache_utils import CacheLayerMixin
 
 import kvcore
 from kvcore.cache import KVCache
-from kvcore.errors import RangeError, ShapeError, UnsupportedError, message
+from kvcore.errors import RangeError, ShapeError, message
 from kvcore.spec import MAX_DRAFT
 from kvcore.torch import as_array, as_tensor
+from kvcore.transformers.refused import no_pickle
 
 Bools = npt.NDArray[np.bool_]
 HANDLE = "_kvcore_layer"
 
 _GROWS_TO = 1 << 24
 _SAYS_WHEN_TO_RECORD = hasattr(CacheLayerMixin, "activate_past_recording")  # from 5.15 on
-_FIX = "call kvcore.transformers.prepare(model) before"
 
 
 class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -45,7 +45,7 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         self._spec, self._backend, self._capacity = spec, backend, capacity
         self.rows: list[KVCache] = []
         self.record_past = not _SAYS_WHEN_TO_RECORD
-        self._seen: list[Bools] = []
+        self._seen: Bools = np.zeros((0, 0), np.bool_)  # never written: forks share it
         self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
@@ -57,6 +57,27 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
     def waits(self) -> bool:
         """True if keys came in and the attention function was never called on them."""
         return self._pending is not None
+
+    @property
+    def seen(self) -> Bools:
+        """Which columns of the calls before were tokens: bool[B, columns]."""
+        return self._seen
+
+    @property
+    def is_intact(self) -> bool:
+        """True if every sequence holds the tokens that were seen."""
+        return np.array_equal([len(row) for row in self.rows], self._seen.sum(1))
+
+    def is_pending(self, value: torch.Tensor) -> bool:
+        """Return whether these are the values that :meth:`update` returned."""
+        if self._pending is None:
+            return False
+        own = self._pending[1]
+        return value is own or bool(
+            value.data_ptr() == own.data_ptr()
+            and value.shape == own.shape
+            and value.stride() == own.stride()
+        )
 
     @property
     def nbytes(self) -> int:
@@ -78,6 +99,7 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         capacity = self._capacity or _GROWS_TO
         reserve = None if self._capacity else 0
         self.rows = [KVCache(self._backend, spec, capacity, reserve=reserve) for _ in range(batch)]
+        self._seen = np.zeros((batch, 0), np.bool_)
         self.dtype, self.device = key_states.dtype, key_states.device
         self.is_initialized = True
 
@@ -85,8 +107,6 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Take new keys and values [B, H, T, D]; the attention function stores and reads them."""
-        if self._pending is not None:
-            raise wrong_attention()
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         spec = self.rows[0].spec
@@ -110,7 +130,7 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_seq_length(self) -> int:
         """Return the columns seen, padding included."""
-        return sum(seen.shape[1] for seen in self._seen)
+        return int(self._seen.shape[1])
 
     def get_max_length(self) -> int:
         """Return the capacity, or -1 if it grows."""
@@ -137,21 +157,34 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         if n > length:
             expected = f"{-length} to 0, the negative number of tokens to drop"
             raise RangeError(message("crop", "tokens_to_remove", got=given, expected=expected))
-        dropped = np.zeros(len(self.rows), np.int64)
-        while n:
-            last = self._seen.pop()
-            if last.shape[1] > n:
-                self._seen.append(last[:, :-n])
-                last = last[:, -n:]
-            dropped += last.sum(1)
-            n -= last.shape[1]
-        for row, k in zip(self.rows, dropped, strict=True):
-            row.truncate(len(row) - int(k))
-            row.commit(len(row))
+        self._pending = None
+        self._cut(length - n)
+        self._settle()
+
+    def drop_pending(self) -> None:
+        """Forget keys that came in and were not attended: nothing of them is stored."""
+        self._pending = None
+
+    def undo(self, columns: int) -> None:
+        """Go back to the columns before a call that failed, whatever is stored of it.
+
+        Without any, the heads, head sizes and sequences of that call are forgotten too.
+        """
+        self._pending = None
+        if columns:
+            self._cut(columns)
+        else:
+            self.reset()
+
+    def _cut(self, columns: int) -> None:
+        self._seen = self._seen[:, :columns]
+        for row, count in zip(self.rows, self._seen.sum(1).tolist(), strict=True):
+            row.truncate(min(len(row), count))
 
     def reset(self) -> None:
         """Forget everything."""
-        self.rows, self._seen, self._pending = [], [], None
+        self.rows, self._pending = [], None
+        self._seen = np.zeros((0, 0), np.bool_)
         self.is_initialized = False
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
@@ -163,21 +196,42 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         self._select([i for i in range(len(self.rows)) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keep some sequences; a mask of booleans selects as well."""
-        chosen = indices.nonzero().flatten() if indices.dtype == torch.bool else indices
-        self._select(chosen.tolist())
+        """Keep some sequences; a mask of booleans selects as well.
+
+        Raises
+        ------
+        RangeError
+            If an index is out of range or none is given; nothing is changed.
+        """
+        chosen = indices
+        if indices.dtype == torch.bool:
+            if self.rows and indices.shape != (len(self.rows),):
+                expected = f"({len(self.rows)},)"
+                raise RangeError(
+                    message(
+                        "cache", "mask of sequences", got=tuple(indices.shape), expected=expected
+                    )
+                )
+            chosen = indices.nonzero().flatten()
+        self._select(chosen.flatten().tolist())
 
     def fork(self) -> KVCoreLayer:
         """Return a copy that shares full pages until either is written."""
         twin = KVCoreLayer(self._spec, self._backend, self._capacity)
         twin.__dict__.update(self.__dict__)
-        twin._seen = list(self._seen)
+        twin._pending = None
         self._settle()
         twin.rows = [row.fork() for row in self.rows]
         return twin
 
+    def __copy__(self) -> KVCoreLayer:
+        return self.fork()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> KVCoreLayer:
         return self.fork()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        no_pickle(type(self).__name__)
 
     # -- what the attention function calls ----------------------------------------------------
 
@@ -200,14 +254,20 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         scale, softcap : float, optional
         window : int, optional
             Of a sliding-window layer, in cells.
+
+        Raises
+        ------
+        RangeError
+            If a sequence has no room; then nothing is stored. After any other error
+            :meth:`undo` takes back the sequences that were.
         """
         if self._pending is None:
             raise ShapeError("[attention] no keys are pending: got a second call, expected one")
-        (keys, values), self._pending = self._pending, None
+        keys, values = self._pending
         batch, _, count, _ = keys.shape
         if valid is None:
             valid = np.ones((batch, count), np.bool_)
-        self._seen.append(valid)
+        self._check_room(valid)
         out = torch.zeros(
             (batch, count, query.shape[1], values.shape[-1]), dtype=query.dtype, device=self.device
         )
@@ -221,7 +281,22 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
                     out[b, here] = self._row(row, k, v, q, options)
             else:
                 out[b] = self._row(row, k, v, q, options)
+        self._seen, self._pending = np.concatenate([self._seen, valid], 1), None
         return out
+
+    def _check_room(self, valid: Bools) -> None:
+        """Look at all sequences before one stores; the layers after hold the same counts."""
+        for row, new in zip(self.rows, valid.sum(1).tolist(), strict=True):
+            if len(row) + new > row.capacity:
+                raise RangeError(
+                    message(
+                        "attention",
+                        "the cache is full",
+                        got=len(row) + new,
+                        expected=f"at most {row.capacity} cells",
+                        fix="make it with a larger capacity, or crop() it",
+                    )
+                )
 
     def _row(
         self,
@@ -246,14 +321,20 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         return as_tensor(row.attend(as_array(q), **own, **options)).to(q.dtype)
 
     def _select(self, indices: Sequence[int]) -> None:
+        count = len(self.rows)
+        if not count:  # no keys yet: the first ones bring their own number of sequences
+            return
+        if not indices or not all(-count <= i < count for i in indices):
+            expected = f"one or more of {-count} to {count - 1}"
+            raise RangeError(message("cache", "sequences", got=list(indices), expected=expected))
         self._settle()
         used: set[int] = set()
         rows = []
-        for i in indices:
+        for i in (i % count for i in indices):
             rows.append(self.rows[i].fork() if i in used else self.rows[i])
             used.add(i)
         self.rows = rows
-        self._seen = [seen[list(indices)] for seen in self._seen]
+        self._seen = self._seen[list(indices)]
 
     def _settle(self) -> None:
         for row in self.rows:
@@ -265,16 +346,3 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
         if got != expected:
             what = "the model's KV heads and head sizes"
             raise ShapeError(message("cache", what, got=got, expected=expected))
-
-
-def wrong_attention() -> UnsupportedError:
-    """Return the error for a model whose attention does not read packed caches."""
-    return UnsupportedError(
-        message(
-            "KVCoreCache",
-            "the model's attention does not read packed caches",
-            got="another attention implementation",
-            expected="'kvcore'",
-            fix=_FIX,
-        )
-    )

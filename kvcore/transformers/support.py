@@ -11,6 +11,12 @@ from kvcore.transformers.attention import NAME
 
 _SERVED = ("full_attention", "sliding_attention")
 
+# Models whose config and attributes do not show why they do not fit, by model_type.
+_MISFITS = {
+    "diffllama": "its attention reads the values of the cache in two halves",
+    "doge": "it makes a mask of its own from the values of every cached token",
+}
+
 
 def cache_argument(model: Any) -> str:
     """Return the name of the cache argument in this version: "cache" or "past_key_values"."""
@@ -36,11 +42,24 @@ def refusals(model: Any, spec: Any = None) -> list[str]:
                    f"{' and '.join(_SERVED)}")  # fmt: skip
     if getattr(config, "kv_sharing_modes", None) or getattr(config, "num_kv_shared_layers", 0):
         out.append("its layers share caches")
+    out += _attention_refusals(model, config)
     if not getattr(model, "_supports_attention_backend", True):
         out.append("its code does not use transformers' attention interface")
     if spec is not None:
         out += _spec_refusals(config, spec)
     return out
+
+
+def _attention_refusals(model: Any, config: Any) -> list[str]:
+    """Return why its attention cannot run on what a KVCoreCache hands it."""
+    out = []
+    if getattr(config, "kv_lora_rank", None):
+        out.append("it has latent attention (kv_lora_rank): its keys and values are computed "
+                   "from what the cache returns")  # fmt: skip
+    if any(getattr(module, "sinks", None) is not None for module in model.modules()):
+        out.append("its attention has learned sinks")
+    misfit = _MISFITS.get(getattr(config, "model_type", ""))
+    return [*out, misfit] if misfit else out
 
 
 def _spec_refusals(config: Any, spec: Any) -> list[str]:

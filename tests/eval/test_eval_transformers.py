@@ -256,8 +256,8 @@ def test_masks_that_are_neither_causal_nor_a_window_are_refused():
     def packed(b, h, q, kv):
         return (kv <= q) & (kv // 8 == q // 8) & (kv % 3 != 1)
 
-    for function in (causal, window):
-        assert padding_mask(2, 7, 20, 13, mask_function=function) is None
+    assert padding_mask(2, 7, 20, 13, mask_function=causal) is None
+    assert padding_mask(2, 7, 20, 13, mask_function=window).tolist() == [[-5] * 20] * 2
     with pytest.raises(UnsupportedError, match="packed sequences"):
         padding_mask(2, 7, 20, 13, mask_function=packed)
 
@@ -284,7 +284,7 @@ def test_models_that_cannot_are_refused_with_every_reason():
 def test_both_forms_of_what_transformers_asks_for_give_the_same():
     """Positions of the queries before transformers 5.4, their number since."""
     layer = KVCoreCache("f16")._make()
-    layer._seen = [np.ones((2, 7), np.bool_)]
+    layer._seen = np.ones((2, 7), np.bool_)
     assert layer.get_mask_sizes(torch.arange(7, 12)) == layer.get_mask_sizes(5) == (12, 0)
     assert layer.get_max_cache_shape() == layer.get_max_length() == -1
     padded = torch.ones(2, 12, dtype=torch.long)
