@@ -8,7 +8,7 @@ from __future__ import annotations
 
 SOURCE = (
     "Source: the texts of the pull request that adds 2-bit formats to the public engine Strata "
-    "(Niko1221/Strata) and of its issues; its code and its dumps are not public."
+    "(Niko1221/Strata) and of its issues; that code is not in the public tree."
 )
 """Printed under every table of published figures."""
 
