@@ -73,12 +73,13 @@ def error(
     from kvcore.lab.error_tables import error_section
     from kvcore.lab.journal import Journal, versions
 
+    be = kvcore.get_backend(backend)
     found = read_dump(dump)
     chosen = None if arm is None else parse_arms(arm)
     with live.progress() as report:
         suite = ErrorSuite(
             found,
-            kvcore.get_backend(backend),
+            be,
             Journal(resume),
             layers=chosen_layers,
             calibration=None if calibration is None else read_dump(calibration),
@@ -87,8 +88,8 @@ def error(
         results = suite.run(chosen, append=append, flat=flat)
     section = error_section(results, found.meta)
     if json:
-        data = {"dump": asdict(found.meta), "versions": versions(), **asdict(results)}
-        show.as_json({**facts(section), **data})
+        data = {"dump": asdict(found.meta), "backend": be.name, "versions": versions()}
+        show.as_json({**facts(section), **data, **asdict(results)})
     else:
         print_section(section)
     return 0
@@ -137,20 +138,9 @@ def kl(
     chosen = None if texts is None else listed("--texts", texts, "names or files")
     check_outputs("eval kl", file=resume, folder=save_logits)
     require_lab("eval kl")
-    from kvcore.lab.kl_tables import KL_ARMS, kl_section, sweep_arms
+    from kvcore.lab.kl_tables import kl_section
 
-    if sweep is not None and gain is window is sinks is None:
-        raise typer.BadParameter(
-            f"--sweep {sweep}: got nothing to sweep, expected --gain, --window or --sinks beside it"
-        )
-    swept = sweep_arms(
-        sweep or "q2k",
-        gains=decimals("--gain", gain),
-        windows=numbers("--window", window) or [],
-        sinks=numbers("--sinks", sinks) or [],
-    )
-    names = list(arm or ([] if swept else KL_ARMS))
-    names += [name for name in swept if name not in names]
+    names = _kl_arms(arm, sweep, gain, window, sinks)
     if baseline and baseline not in names:
         names.insert(0, baseline)
     section = _run_kl(
@@ -168,6 +158,30 @@ def kl(
     )
     show.as_json(facts(section)) if json else print_section(section)
     return 0
+
+
+def _kl_arms(
+    arm: list[str] | None,
+    sweep: str | None,
+    gain: str | None,
+    window: str | None,
+    sinks: str | None,
+) -> list[str]:
+    """Return the arms given and swept; the usual ones if there are none."""
+    from kvcore.lab.kl_tables import KL_ARMS, sweep_arms
+
+    if sweep is not None and gain is window is sinks is None:
+        raise typer.BadParameter(
+            f"--sweep {sweep}: got nothing to sweep, expected --gain, --window or --sinks beside it"
+        )
+    swept = sweep_arms(
+        sweep or "q2k",
+        gains=decimals("--gain", gain),
+        windows=numbers("--window", window) or [],
+        sinks=numbers("--sinks", sinks) or [],
+    )
+    names = list(arm or ([] if swept else KL_ARMS))
+    return names + [name for name in swept if name not in names]
 
 
 def _mode(mode: str) -> str:
@@ -261,7 +275,7 @@ def recall(
             seed=seed,
             progress=report,
         )
-        section = recall_section(suite.run(sizes, arms), body.name)
+        section = recall_section(suite.run(sizes, arms), body.name, suite.origin())
     show.as_json(facts(section)) if json else print_section(section)
     return 0
 

@@ -56,8 +56,9 @@ def facts_table(r: ErrorResults, meta: DumpMeta) -> Table:
         for label, f in zip(r.layers, r.facts, strict=True)
     ]
     note = (
-        f"{meta.n_cells} cells of {meta.text}, {meta.n_queries} real queries a head. Spread: "
-        "channel RMS, largest over median. Mean share: RMS of the channels' means over the RMS "
+        f"{meta.model}, sha256 {meta.model_sha256[:16]}...; {meta.n_cells} cells of {meta.text}, "
+        f"sha256 {meta.text_sha256[:12]}, {meta.n_queries} real queries a head. Spread: channel "
+        "RMS, largest over median. Mean share: RMS of the channels' means over the RMS "
         "of K. Cells attended: exp of the mean entropy of the exact weights."
     )
     title = f"Layers of {meta.model}"

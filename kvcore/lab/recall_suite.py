@@ -148,6 +148,15 @@ class RecallSuite:
                     self.progress("recall", i * len(every) + j + 1, len(every) * len(lengths))
         return out
 
+    def origin(self) -> dict[str, str]:
+        """Return what the numbers belong to: model, text and backend."""
+        return {
+            "model": self.loaded.model.config.name,
+            "model_sha256": self._sha256,
+            "text_sha256": self.text.sha256,
+            "backend": self.backend.name,
+        }
+
     def _known(self, arm: Arm, document: Document, asked: _Asked) -> Recall:
         key = {
             "what": "recall",

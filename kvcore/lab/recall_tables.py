@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -14,13 +14,20 @@ from kvcore.lab.tables import Section, Table
 PLACES = (*(f"{d:g}" for d in DEPTHS), INSIDE)
 
 
-def recall_section(found: Sequence[Recall], text: str) -> Section:
-    """Return tables and findings of a recall run."""
+def recall_section(
+    found: Sequence[Recall], text: str, origin: Mapping[str, str] | None = None
+) -> Section:
+    """Return tables and findings of a recall run, and what it ran on if that is given."""
     return Section(
         title="Recall",
         findings=_findings(found),
-        tables=[_grid(found, "code"), _grid(found, "words"), _retention(found), _places(found)],
-        data={"text": text, "runs": [asdict(r) for r in found]},
+        tables=[
+            _grid(found, "code"),
+            _grid(found, "words"),
+            _retention(found),
+            _places(found, text, origin),
+        ],
+        data={"text": text, **(origin or {}), "runs": [asdict(r) for r in found]},
     )
 
 
@@ -74,7 +81,7 @@ def _retention(found: Sequence[Recall]) -> Table:
     return Table(title="Verbatim quotes and loops", columns=columns, rows=rows, note=note)
 
 
-def _places(found: Sequence[Recall]) -> Table:
+def _places(found: Sequence[Recall], text: str, origin: Mapping[str, str] | None) -> Table:
     rows = []
     for length in sorted({r.length for r in found}):
         run = next(r for r in found if r.length == length)
@@ -86,6 +93,12 @@ def _places(found: Sequence[Recall]) -> Table:
         f"Inside: every cell lies in the document's last {WINDOW}, and still does when the answer "
         "is given. Outside: no cell does, whatever is asked."
     )
+    if origin is not None:
+        note += (
+            f" The documents are made of {text}, sha256 {origin['text_sha256'][:12]}; measured on "
+            f"{origin['model']}, sha256 {origin['model_sha256'][:16]}..., backend "
+            f"{origin['backend']}."
+        )
     columns = ["document", "fact", "depth", "cells", "cells after it", f"window {WINDOW}"]
     return Table(title="Where the facts lie", columns=columns, rows=rows, note=note)
 

@@ -335,7 +335,8 @@ def recall(work: Work) -> Section:
         progress=work.progress,
     )  # fmt: skip
     plan = work.plan
-    section = recall_section(suite.run(plan.lengths, parse_arms(plan.recall_arms)), text.name)
+    runs = suite.run(plan.lengths, parse_arms(plan.recall_arms))
+    section = recall_section(runs, text.name, suite.origin())
     section.commands.append(
         work.commands.recall(text.name, plan.lengths, plan.per_place, 0, plan.recall_arms)
     )

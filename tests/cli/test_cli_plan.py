@@ -346,6 +346,7 @@ def test_memory_too_small_for_anything_is_said_with_what_is_needed(kvcore_comman
         (("-c", 1000, "--fits", "8GiB"), "--context 1000"),
         (("--picture", "no/x.svg"), "no folder for x.svg"),
         (("--picture", "x.png"), "a name in .svg"),
+        (("-f", "q4_0+q2c/kv"), "unknown format: got 'q4_0+q2c/kv', expected one of"),
     ],
 )
 def test_an_option_that_cannot_be_met_is_refused(kvcore_command, tmp_path, monkeypatch, more, said):
@@ -353,4 +354,5 @@ def test_an_option_that_cannot_be_met_is_refused(kvcore_command, tmp_path, monke
     ran = kvcore_command("plan", "--heads", 2, "--head-dim", 64, *more)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
+    assert "kvcore.Format(" not in ran.err
     assert not list(tmp_path.iterdir())

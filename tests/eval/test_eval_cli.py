@@ -59,6 +59,7 @@ def test_errors_of_a_dump_are_printed_and_come_as_json(call, tmp_path, loaded, b
     assert code == 0
     assert 0 < data["once"]["int8:bare"][0] < data["once"]["q2:bare"][0]
     assert data["versions"]["kvcore"]
+    assert data["backend"] == "cpu"
     code, out, _ = call("eval", "error", path, *wanted, "--backend", "cpu")
     assert code == 0
     assert "int8:bare" in out

@@ -12,8 +12,9 @@ import pytest
 import kvcore.cli.dump
 import kvcore.cli.eval
 from kvcore.cli.app import run
-from kvcore.lab import report
+from kvcore.lab import published, report
 from kvcore.lab.report_plan import QUICK
+from kvcore.lab.report_sections import SECTIONS as SECTION_FUNCTIONS
 
 pytest.importorskip("matplotlib", reason="the extra lab is not installed")
 
@@ -105,6 +106,8 @@ def test_every_command_of_a_section_finds_the_sections_numbers(made, shell, tmp_
             assert found[1]["once"] == section["once"]
             assert found[1]["append"] == section["append"]
         if "runs" in section:
+            assert found[0]["model_sha256"] == section["model_sha256"]
+            assert found[0]["backend"] == section["backend"] == "cpu"
             assert found[0]["runs"] == section["runs"]
         if "totals" in section:
             totals = [n for t in section["totals"].values() for n in t.values()]
@@ -113,6 +116,24 @@ def test_every_command_of_a_section_finds_the_sections_numbers(made, shell, tmp_
     assert (folder / report.JOURNAL).read_bytes() == journal, "a command measured something new"
     written = (tmp_path / "dump.safetensors").read_bytes()
     assert written == (folder / "dump.safetensors").read_bytes()
+
+
+def test_every_published_table_names_its_source(made):
+    folder, _ = made
+    page = (folder / "report.md").read_text()
+    tables = page.split("**Published by Strata: ")[1:]
+    assert len(tables) == 3
+    assert all(published.SOURCE in table.partition("\n**")[0] for table in tables)
+    assert "(published" not in page
+
+
+def test_the_header_lists_the_texts_of_its_sections(made):
+    _, data = made
+    texts = [t.split()[0] for t in data["origin"]["texts"].split(", ")]
+    assert texts == ["chat-cache", "doc-objects", "doc-statements"]
+    assert data["origin"]["sections"].split(", ") == [
+        make.__name__ for make in SECTION_FUNCTIONS if make.__name__ in SECTIONS
+    ]
 
 
 def test_markdown_and_html_show_them(made):
