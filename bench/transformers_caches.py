@@ -35,6 +35,7 @@ from kvcore.lab.texts import text
 from kvcore.transformers import KVCoreCache, cache_argument, prepare
 
 FORMATS = ("f16", "int8", "q4_0", "q2k", "k4v2c")
+WARM_UP = 200
 
 
 def tensor_bytes(value: Any, seen: set[int] | None = None) -> int:
@@ -105,6 +106,7 @@ def measure(model: Any, ids: list[int], n_prompt: int) -> list[dict[str, Any]]:
         else:
             model.set_attn_implementation(implementation)
         try:
+            forced(model, ids[:WARM_UP], WARM_UP - 8, make())  # some compile on their first steps
             cache = make()
             got, seconds = forced(model, ids, n_prompt, cache)
         except (ImportError, ValueError, RuntimeError) as error:
