@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,9 @@ from kvcore.cli.lab_options import (
     require_lab,
 )
 from kvcore.cli.options import BackendName, Json
+
+if TYPE_CHECKING:
+    from kvcore.lab.tables import Section
 
 NAME = "eval"
 EXAMPLES = {
@@ -134,12 +137,12 @@ def kl(
 ) -> int:
     """Measure KL, agreement and score of a teacher-forced run against float16 caches."""
     if files:
-        return _compare(files, json)
+        asked: dict[str, Any] = {"--arm": arm, "--texts": texts, "--gain": gain, "--window": window}
+        asked |= {"--sinks": sinks, "--sweep": sweep, "--save-logits": save_logits}
+        return _compare(files, [name for name, value in asked.items() if value is not None], json)
     chosen = None if texts is None else listed("--texts", texts, "names or files")
     check_outputs("eval kl", file=resume, folder=save_logits)
     require_lab("eval kl")
-    from kvcore.lab.kl_tables import kl_section
-
     names = _kl_arms(arm, sweep, gain, window, sinks)
     if baseline and baseline not in names:
         names.insert(0, baseline)
@@ -152,9 +155,7 @@ def kl(
         save=save_logits,
         backend=backend,
         resume=resume,
-        make=lambda runs, sizes, used, setup: kl_section(
-            runs, sizes, used, baseline or names[0], mode, setup
-        ),
+        baseline=baseline or names[0],
     )
     show.as_json(facts(section)) if json else print_section(section)
     return 0
@@ -202,12 +203,13 @@ def _run_kl(
     save: Path | None,
     backend: str | None,
     resume: Path | None,
-    make: Any,
-) -> Any:
+    baseline: str,
+) -> Section:
     from kvcore.lab import texts as library
     from kvcore.lab.arms import parse_arms
     from kvcore.lab.journal import Journal
     from kvcore.lab.kl_suite import KlSuite, Plan
+    from kvcore.lab.kl_tables import kl_section
 
     arms = parse_arms(names)
     with live.progress() as report:
@@ -229,7 +231,7 @@ def _run_kl(
         runs, setup = suite.run(chosen, arms, how), suite.setup(chosen, arms, how)
     c = loaded.model.config
     sizes = {a.name: a.bytes_per_cell(c.n_kv_heads, c.head_dim) for a in arms}
-    return make(runs, sizes, chosen, setup)
+    return kl_section(runs, sizes, chosen, baseline, plan[2], setup)
 
 
 @app.command(name="recall", epilog=f"Example: {EXAMPLES['recall']}")
@@ -280,9 +282,12 @@ def recall(
     return 0
 
 
-def _compare(files: list[Path], json: bool) -> int:
+def _compare(files: list[Path], asked: list[str], json: bool) -> int:
     if len(files) != 2:
         raise typer.BadParameter(f"two files of logits: got {len(files)}, expected 2")
+    if asked:
+        what = "files are compared as they are"
+        raise typer.BadParameter(f"{what}: got {', '.join(asked)} beside them, expected none")
     from kvcore.lab.divergence import summarize
     from kvcore.lab.eval_kl import compare_files
     from kvcore.lab.kl_tables import files_section

@@ -136,6 +136,9 @@ class ErrorSuite:
         if self.centres and not any(parse_arm(n).calibrated for n in also):
             raise _calibration("no arm takes it", ", ".join(also), "one with k_center=calibrated")
         _, heads, dim = self.layers[0].k.shape
+        for arm in map(parse_arm, also):
+            if arm.calibrated and not self.centres:
+                arm.spec(heads, dim)  # refuses, before anything is measured
         flats = [flat_queries(layer, FLAT_RMS) for layer in self.layers] if flat else []
         flat_names = [n for n in names if not n.startswith("sim:")]
         return ErrorResults(

@@ -70,6 +70,7 @@ def made(tmp_path, loaded, body):
         (("eval", "kl", "--save-logits", "file"), "the file file, expected a folder"),
         (("eval", "kl", "--save-logits", "/proc/foo"), "/proc"),
         (("eval", "kl", "--sweep", "q4_0"), "--gain, --window or --sinks"),
+        (("eval", "kl", "a", "b", "--arm", "q2k"), "got --arm beside them"),
         (("eval", "kl", "--window", ""), "--window: got ''"),
         (("eval", "kl", "--gain", ","), "--gain: got ','"),
         (("eval", "kl", "--texts", ""), "--texts: got ''"),
