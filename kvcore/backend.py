@@ -65,10 +65,9 @@ class Backend:
         resolve: Callable[..., Any]
         select: Callable[..., tuple[Any, Any]]
 
-    @classmethod
-    def probe(cls) -> Availability:
-        """Return whether the backend can run here; never raises."""
-        raise NotImplementedError
+        @classmethod
+        def probe(cls) -> Availability:
+            """Return whether the backend can run here; never raises."""
 
     @property
     def device(self) -> str:

@@ -73,6 +73,8 @@ def link(backend: T) -> T:
 
 def _faults(backend: type, declared: dict[str, Op]) -> Iterable[str]:
     table = table_of(backend)
+    if not callable(getattr(backend, "probe", None)):
+        yield "missing probe(): got nothing, expected a class method that says whether it can run"
     for name in sorted(declared.keys() - table.keys()):
         yield f"missing {name}{declared[name].signature}: got nothing"
     for name in sorted(table.keys() - declared.keys()):

@@ -153,9 +153,9 @@ class StreamedCache(KVCache):
 
     def _attend(self, q: Any, ids: Any, options: dict[str, Any], return_lse: bool) -> Any:
         steps, n = int(q.shape[0]), len(self)
-        cells = self._cells(ids, steps, options["window"])
         unit = self.spec.layout.unit_cells
-        blocks = np.unique(cells // unit)
+        low = self._low(steps, options["window"])
+        blocks = self._blocks(ids, low)
         with self._slots.lock:
             if len(blocks) <= self._slots.n_slots and self._slots.reaches(blocks, n, unit):
                 self._slots.bring(blocks, self._units[blocks])
@@ -166,7 +166,7 @@ class StreamedCache(KVCache):
                     message(
                         "attend",
                         "cells lie outside the ring",
-                        got=f"cells from {int(cells.min())}",
+                        got=f"cells from {max(int(blocks[0]) * unit, low)}",
                         expected=f"the last {self._slots.n_slots} units of {unit} cells",
                         fix="give window= or ids=, or stream without ring",
                     )
@@ -177,7 +177,7 @@ class StreamedCache(KVCache):
             source = PartlyResident(
                 self._slots.pool,
                 self._slots.table(self._units),
-                self._listing(ids, steps, options["window"]),
+                self._listing(ids, low),
                 self._slots.n_slots,
                 self._turn,
             )
@@ -207,17 +207,17 @@ class StreamedCache(KVCache):
         self._slots.bring(blocks, self._units[blocks])
         return self._slots.pool, self._slots.table(self._units)
 
-    def _cells(self, ids: Any, steps: int, window: Any) -> Array:
-        """Return every cell that some query may read, ascending."""
-        low, n = self._low(steps, window), len(self)
+    def _blocks(self, ids: Any, low: int) -> Array:
+        """Return every unit that some query may read, ascending."""
         if ids is None:
-            return np.arange(low, n)
-        every = np.unique(self.backend.to_host(ids))
-        return every[(every >= low) & (every < n)]
+            unit = self.spec.layout.unit_cells
+            return np.arange(low // unit, -(-len(self) // unit))
+        every = np.unique(self._listing(ids, low))
+        return every[every >= 0]
 
-    def _listing(self, ids: Any, steps: int, window: Any) -> Array:
+    def _listing(self, ids: Any, low: int) -> Array:
         """Return the unit of each position of the list of cells, -1 where none is read."""
-        low, n = self._low(steps, window), len(self)
+        n = len(self)
         cells = np.arange(n)[None] if ids is None else self.backend.to_host(ids)
         cells = cells.reshape(-1, cells.shape[-1]).astype(np.int64)
         inside = (cells >= low) & (cells < n)

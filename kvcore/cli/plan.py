@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -198,9 +197,10 @@ def _fits(
         window=window,
         sinks=sinks,
     )
+    code = 0 if any(f.context for f in found) else 1
     if json:
         show.as_json([_fit_facts(f) for f in found])
-        return _said(found)
+        return code
     print(
         f"{show.size(memory)}, {batch} x {g.layers} layers, {g.n_kv_heads} heads x {g.head_dim}\n"
     )
@@ -218,14 +218,9 @@ def _fits(
         ),
         right=("bytes/cell", "longest context", "of the memory"),
     )
-    if _said(found):
+    if code:
         print("\nNothing fits: not even one page of cells in each sequence of every layer.")
-    return _said(found)
-
-
-def _said(found: Sequence[Fit]) -> int:
-    """Return the exit code: 1 if no format fits."""
-    return 0 if any(f.context for f in found) else 1
+    return code
 
 
 def _fit_facts(f: Fit) -> dict[str, Any]:

@@ -126,9 +126,10 @@ class RecallSuite:
         """
         out = []
         every = [parse_arm(REFERENCE), *arms]
-        for arm in (a for a in arms if a.calibrated):
+        wanting = ", ".join(a.name for a in arms if a.calibrated)
+        if wanting:
             what = "an arm with a calibrated centre, which recall does not measure"
-            raise SettingError(message("recall", what, got=arm.name, expected="k_center=auto"))
+            raise SettingError(message("recall", what, got=wanting, expected="k_center=auto"))
         documents = [  # all of them first: a length that cannot be is refused before hours of work
             make_document(
                 self.loaded.tokenizer,

@@ -54,13 +54,13 @@ def attention(
     pool: Pool,
     table_: Any,
     lengths: Any,
-    ids: Any,
-    state: State | None,
-    scale: Any,
-    softcap: Any,
-    window: Any,
-    k: Any,
-    v: Any,
+    ids: Any = None,
+    state: State | None = None,
+    scale: Any = None,
+    softcap: Any = None,
+    window: Any = None,
+    k: Any = None,
+    v: Any = None,
 ) -> AttentionCall:
     """Check the operands of attention; see :mod:`kvcore.ops.attention`."""
     op, layout = "attention", pool.layout

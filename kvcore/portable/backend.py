@@ -204,11 +204,10 @@ class PortableBackend(Backend):
         **options: Any,
     ) -> Any:
         """See :meth:`kvcore.backend.Backend.attention_in_turns`."""
-        operand = {"ids": ids, "state": state, "scale": None, "softcap": None, "window": None}
+        lengths = np.array([length], np.int32)
         call = operands.attention(
-            self.arrays, q, source.pool, source.table[None], np.array([length], np.int32),
-            **{**operand, "k": None, "v": None, **options},
-        )  # fmt: skip
+            self.arrays, q, source.pool, source.table[None], lengths, ids, state, **options
+        )
         sums = Attention(self.engine, source.pool, call, state, None)
         for turn in source.turns(sums.shape.tile, sums.rows):
             pool, table = source.bring(turn.blocks)

@@ -150,7 +150,7 @@ class KVCoreLayer(CacheLayerMixin):  # type: ignore[misc]
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last ``-tokens_to_remove`` columns and make the rest final.
 
-        A positive number is the length to keep, as transformers before 5 gives it.
+        A positive number is the length to keep, as transformers before 5.15 gives it.
         """
         given, length = int(tokens_to_remove), self.get_seq_length()
         n = max(length - given, 0) if given > 0 else -given

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvcore import ops
+from kvcore.backend import Backend
 from kvcore.errors import LinkError
 from kvcore.ops import Arg, Op
 from kvcore.reference import Reference
@@ -44,6 +45,14 @@ def test_a_missing_op_is_named_with_its_signature():
     text = fault(backend(ring_table=None))
     assert "backend 'toy'" in text
     assert "missing ring_table(n_blocks, n_slots, unit=1)" in text
+
+
+def test_a_backend_that_does_not_say_whether_it_can_run_is_named():
+    class Silent(Backend):
+        name = "silent"
+
+    assert "missing probe()" in fault(Silent)
+    assert "missing probe()" not in fault(backend("toy", probe=Reference.probe, move=None))
 
 
 def test_every_op_is_missed_when_it_is_missing():

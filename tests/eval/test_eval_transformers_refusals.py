@@ -17,149 +17,28 @@ transformers = pytest.importorskip("transformers", reason="the extra torch is no
 import kvcore.transformers.layer as layers  # noqa: E402
 from kvcore.errors import RangeError, ShapeError, UnsupportedError  # noqa: E402
 from kvcore.transformers import KVCoreCache, cache_argument, prepare, refusals  # noqa: E402
-from kvcore.transformers.attention import attention, padding_mask  # noqa: E402
-
-VOCAB = 89
-SIZES = {
-    "vocab_size": VOCAB, "hidden_size": 128, "intermediate_size": 96, "num_hidden_layers": 3,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 512,
-    "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0, "initializer_range": 0.4,
-}  # fmt: skip
-
-
-def build(name, **options):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **options})
-    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+from kvcore.transformers.attention import attention  # noqa: E402
+from tests.eval.tiny_models import (  # noqa: E402
+    build,
+    call,
+    close,
+    eager,
+    lengths,
+    prompt,
+    tiny_gemma,
+    tiny_llama,
+    tiny_qwen,
+)
 
 
 @pytest.fixture(scope="module")
 def llama():
-    return build("Llama", head_dim=64)
+    return tiny_llama()
 
 
 @pytest.fixture(scope="module")
 def gemma():
-    torch.manual_seed(1)
-    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
-    config = transformers.Gemma3TextConfig(
-        **SIZES, head_dim=64, sliding_window=12, layer_types=kinds
-    )
-    return transformers.Gemma3ForCausalLM(config).eval()
-
-
-def prompt(n=40, batch=1, seed=0):
-    return torch.from_numpy(np.random.default_rng(seed).integers(1, VOCAB, (batch, n)))
-
-
-@torch.no_grad()
-def call(model, cache, ids, mask=None, **options):
-    """One forward pass over a prepared model."""
-    prepare(model)
-    return model(ids, attention_mask=mask, **{cache_argument(model): cache}, **options).logits
-
-
-@torch.no_grad()
-def eager(model, *calls):
-    """The logits of calls (ids, mask) over one DynamicCache, by eager attention."""
-    model.set_attn_implementation("eager")
-    own = {cache_argument(model): transformers.DynamicCache()}
-    return [model(ids, attention_mask=mask, **own).logits for ids, mask in calls]
-
-
-def close(got, expected):
-    # float32 stores are exact; what differs is the order of float32 sums of 3 layers.
-    torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-4)
-
-
-def lengths(cache):
-    return [[len(row) for row in layer.rows] for layer in cache.layers]
-
-
-# -- windows ----------------------------------------------------------------------------------
-
-
-def phimoe():
-    return build("Phimoe", num_local_experts=2, sliding_window=16, initializer_range=0.2)
-
-
-def qwen():
-    """A model of every version of transformers, with its window in the mask only."""
-    model = build(
-        "Qwen2",
-        sliding_window=16,
-        use_sliding_window=True,
-        max_window_layers=0,
-        initializer_range=0.2,
-    )
-    assert set(model.config.layer_types) == {"sliding_attention"}
-    for layer in model.model.layers:
-        layer.self_attn.sliding_window = None
-    return model
-
-
-@pytest.mark.parametrize("padded", [0, 7])
-@pytest.mark.parametrize("make", [qwen, phimoe])
-def test_a_window_that_only_the_mask_has_is_applied(make, padded):
-    model, ids = make(), prompt(60, batch=2)
-    if refusals(model):
-        pytest.skip("PhiMoE of this transformers has no attention interface")
-    mask = torch.ones_like(ids)
-    mask[1, :padded] = 0
-    cuts = [(0, 40), (40, 58), (58, 59), (59, 60)]
-    calls = [(ids[:, a:b], mask[:, :b]) for a, b in cuts]
-    expected = eager(model, *calls)
-    cache = KVCoreCache("f32")
-    for (part, seen), logits in zip(calls, expected, strict=True):
-        got = call(model, cache, part, seen)
-        close(got[0], logits[0])
-        first = max(0, padded + part.shape[1] - seen.shape[1])
-        close(got[1, first:], logits[1, first:])
-
-
-@pytest.mark.parametrize("padded", [0, 7])
-def test_layers_of_both_kinds_get_the_mask_of_their_kind(gemma, padded):
-    ids = prompt(30, batch=2)
-    mask = torch.ones_like(ids)
-    mask[1, :padded] = 0
-    calls = [(ids[:, :20], mask[:, :20]), (ids[:, 20:29], mask[:, :29]), (ids[:, 29:], mask)]
-    expected = eager(gemma, *calls)
-    cache = KVCoreCache("f32")
-    for i, (part, seen) in enumerate(calls):
-        got, first = call(gemma, cache, part, seen), 0 if i else padded
-        close(got[0], expected[i][0])
-        close(got[1, first:], expected[i][1, first:])
-
-
-def test_a_mask_and_a_module_with_different_windows_are_refused(gemma):
-    model, cache, ids = copy.deepcopy(gemma), KVCoreCache("f32"), prompt(30)
-    call(gemma, cache, ids[:, :20])
-    model.model.layers[2].self_attn.sliding_window = 5
-    with pytest.raises(UnsupportedError, match="window of Gemma3Attention: got 5 cells, expected"):
-        call(model, cache, ids[:, 20:])
-    model.model.layers[2].self_attn.sliding_window = None  # then the mask alone says it
-    assert lengths(cache) == [[20]] * 3
-    close(call(model, cache, ids[:, 20:]), eager(gemma, (ids, None))[0][:, 20:])
-
-
-def test_a_window_of_the_module_that_the_mask_lacks_is_refused(llama):
-    model = copy.deepcopy(llama)
-    model.model.layers[1].self_attn.sliding_window = 8
-    cache = KVCoreCache("f32")
-    close(call(model, cache, prompt(8)), eager(llama, (prompt(8), None))[0])
-    with pytest.raises(UnsupportedError, match="got 8 cells, expected all cells"):
-        call(model, cache, prompt(1))
-    assert lengths(cache) == [[8]] * 3
-
-
-def test_chunks_are_not_taken_for_a_window():
-    def chunks(b, h, q, kv):
-        return (kv <= q) & (kv // 8 == q // 8)
-
-    for queries, offset in ((16, 0), (24, 8), (1, 31), (1, 15)):
-        with pytest.raises(UnsupportedError, match="neither causal nor a sliding window"):
-            padding_mask(1, queries, queries + offset, offset, mask_function=chunks)
-    assert padding_mask(1, 8, 8, 0, mask_function=chunks) is None  # the first chunk is causal
+    return tiny_gemma()
 
 
 # -- refusals leave no trace ------------------------------------------------------------------
@@ -307,53 +186,6 @@ def test_one_unprepared_layer_is_noticed_by_the_next_call():
     close(call(model, cache, prompt()), eager(model, (prompt(), None))[0])
 
 
-# -- masks ------------------------------------------------------------------------------------
-
-
-def test_a_mask_that_hides_stored_tokens_is_refused(llama):
-    ids, cache = prompt(40), KVCoreCache("f32")
-    call(llama, cache, ids[:, :30])
-    mask = torch.ones_like(ids)
-    mask[0, 5:10] = 0
-    with pytest.raises(UnsupportedError, match="earlier columns are not those"):
-        call(llama, cache, ids[:, 30:], mask)
-    assert lengths(cache) == [[30]] * 3
-    close(call(llama, cache, ids[:, 30:]), eager(llama, (ids, None))[0][:, 30:])
-
-
-def test_a_mask_that_shows_padding_of_earlier_calls_is_refused(llama):
-    ids, mask, cache = prompt(20), torch.ones(1, 20, dtype=torch.long), KVCoreCache("f32")
-    mask[0, :6] = 0
-    call(llama, cache, ids, mask)
-    for wrong in (None, torch.ones(1, 21, dtype=torch.long)):
-        with pytest.raises(UnsupportedError, match="earlier columns are not those"):
-            call(llama, cache, prompt(1), wrong)
-
-
-@pytest.mark.parametrize("width", [10, 39, 41])
-def test_a_mask_of_other_columns_is_refused(llama, width):
-    cache = KVCoreCache("f32")
-    call(llama, cache, prompt(30))
-    with pytest.raises(ShapeError, match=rf"shape of the mask: got \(1, {width}\).*\(1, 40\)"):
-        call(llama, cache, prompt(10), torch.ones(1, width, dtype=torch.long))
-    assert lengths(cache) == [[30]] * 3
-
-
-@pytest.mark.parametrize("hidden", [slice(15, 20), slice(19, 20), slice(0, 20)])
-def test_padding_in_the_last_column_is_refused(llama, hidden):
-    ids, cache = prompt(20, batch=2), KVCoreCache("f32")
-    mask = torch.ones_like(ids)
-    mask[1, hidden] = 0
-    with pytest.raises(UnsupportedError, match=r"padding in the last column \(of rows \[1\]\)"):
-        call(llama, cache, ids, mask)
-    assert lengths(cache) == []
-    with pytest.raises(UnsupportedError, match="pad on the left"):
-        prepare(llama).generate(
-            ids, attention_mask=mask, max_new_tokens=2, do_sample=False,
-            **{cache_argument(llama): cache},
-        )  # fmt: skip
-
-
 # -- models -----------------------------------------------------------------------------------
 
 
@@ -387,7 +219,7 @@ def test_models_that_no_forward_serves_are_refused_before(name):
 
 
 def test_models_that_fit_have_no_reasons(llama, gemma):
-    assert [refusals(m) for m in (llama, gemma, qwen())] == [[], [], []]
+    assert [refusals(m) for m in (llama, gemma, tiny_qwen())] == [[], [], []]
 
 
 def states(seed=0, heads=2):
